@@ -1,0 +1,97 @@
+"""Puts an engine together from its config: model folder, tokenizer, vocabulary, prompt renderer, backend and core.
+
+Never keeps state of a request. A backend is imported here when it is chosen, so that none costs the others its library.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from engine.backends.base import Backend
+from engine.config import DEMO_MODEL, EngineConfig
+from engine.core import EngineCore
+from engine.detokenizer import Vocabulary
+from engine.errors import ModelLoadError
+from engine.model import resolve_model
+from engine.prompt.renderer import PromptRenderer
+from engine.tokenizer import Tokenizer
+from engine.types import ModelLimits
+
+logger = logging.getLogger(__name__)
+DEMO_MODEL_NAME = "SmolLM2-135M-Instruct"
+SIMULATED_CONTEXT = 32_768
+"""Context length of the simulated engine where neither the folder nor the config says one, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the server needs of an engine. `core.start()` brings it up."""
+
+    model_name: str
+    """The name that clients ask for."""
+    model_aliases: frozenset[str]
+    """Other names that it answers to."""
+    tokenizer: Tokenizer
+    renderer: PromptRenderer
+    core: EngineCore
+
+    @property
+    def limits(self) -> ModelLimits:
+        return self.core.backend.limits
+
+
+def load_engine(config: EngineConfig) -> Engine:
+    """Loads everything but the weights, which `core.start()` does. Blocks; raises `ModelLoadError` with what to do."""
+    folder = resolve_model(config.model)
+    tokenizer = Tokenizer.from_folder(folder)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer.backend)
+    if not vocabulary.exact_bytes:
+        logger.warning("detokenizer: %s", vocabulary.description)
+    backend = _create_backend(config, folder, tokenizer)
+    own_name = DEMO_MODEL_NAME if config.model == DEMO_MODEL else Path(config.model).name
+    name = config.served_model_name or own_name
+    renderer = PromptRenderer(tokenizer, tokenizer.chat_template, datetime.now)
+    return Engine(name, frozenset({config.model, own_name}), tokenizer, renderer, EngineCore(backend, vocabulary))
+
+
+def _create_backend(config: EngineConfig, folder: Path, tokenizer: Tokenizer) -> Backend:
+    creators: dict[str, Callable[[], Backend]] = {
+        "transformers": lambda: _transformers(config, folder),
+        "simulated": lambda: _simulated(config, folder, tokenizer),
+    }
+    return creators[config.kind]()
+
+
+def _transformers(config: EngineConfig, folder: Path) -> Backend:
+    try:
+        from engine.backends.transformers import TransformersBackend
+    except ImportError as error:
+        raise ModelLoadError(f"the transformers engine needs `pip install 'tailrace[cpu]'`: {error}") from error
+    return TransformersBackend(config, folder)
+
+
+def _simulated(config: EngineConfig, folder: Path, tokenizer: Tokenizer) -> Backend:
+    from engine.backends.simulated import SimulatedBackend
+
+    model = _folder_config(folder)
+    context = config.max_model_len or model.get("max_position_embeddings") or SIMULATED_CONTEXT
+    vocab_size = max(tokenizer.size, model.get("vocab_size") or 0)
+    eos = frozenset[int]() if tokenizer.eos_token_id is None else frozenset({tokenizer.eos_token_id})
+    limits = ModelLimits(int(context), int(vocab_size), eos)
+    return SimulatedBackend(config, limits, lambda text: tokenizer.encode(text, add_special_tokens=False))
+
+
+def _folder_config(folder: Path) -> dict[str, int | None]:
+    """The numbers of the folder's config.json, if it has one: the simulated engine needs only tokenizer files."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        return {key: value for key, value in json.loads(path.read_text()).items() if isinstance(value, int)}
+    except (ValueError, AttributeError) as error:
+        raise ModelLoadError(f"{path} is not a model's config: {error}") from error

@@ -1,0 +1,1 @@
+"""From token ids to what the model said: pure, synchronous, one choice at a time."""

@@ -1,0 +1,140 @@
+"""One choice's token ids to events: detokenizer, then stop matcher, then the aligned list that is cut once.
+
+Never a clock, a queue or a backend: the core feeds it what a step generated. Text held back holds back its tokens.
+"""
+
+from __future__ import annotations
+
+from engine.detokenizer import IncrementalDetokenizer, StopMatcher, Vocabulary
+from engine.output.alignment import AlignedToken, TokenAlignment
+from engine.output.events import Finished, OutputStep, TextDelta, TokenRecord
+from engine.types import EngineRequest, FinishReason, SequenceOutput, TextParams, TokenLogprobs
+
+
+class SequenceProcessor:
+    """Turns the outputs of one sequence into output steps, until it is finished."""
+
+    __slots__ = (
+        "_alignment",
+        "_detokenizer",
+        "_matcher",
+        "_released_tokens",
+        "_sampling",
+        "_text",
+        "_vocabulary",
+        "cached_tokens",
+        "completion_tokens",
+        "finished",
+        "generated_tokens",
+        "index",
+    )
+
+    def __init__(self, vocabulary: Vocabulary, request: EngineRequest, text: TextParams, index: int) -> None:
+        self.index = index
+        self.generated_tokens = 0
+        """Tokens that the engine sampled for this sequence, also those that a stop then cut off."""
+        self.completion_tokens = 0
+        """Tokens that usage counts."""
+        self.cached_tokens = 0
+        """Prompt tokens whose KV blocks the engine reused."""
+        self.finished: Finished | None = None
+        self._vocabulary = vocabulary
+        self._sampling = request.sampling
+        self._text = text
+        self._detokenizer = IncrementalDetokenizer(
+            vocabulary, request.prompt_token_ids, text.skip_special_tokens, text.spaces_between_special_tokens
+        )
+        self._matcher = StopMatcher(text.stop, text.include_stop) if text.stop else None
+        self._alignment = TokenAlignment()
+        self._released_tokens = 0
+
+    def feed(self, output: SequenceOutput) -> OutputStep:
+        """One step's output of this sequence. Whatever follows the end is counted as generated and dropped."""
+        self.generated_tokens += len(output.token_ids)
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        if self.finished is not None:
+            return OutputStep(self.index, completion_tokens=self.completion_tokens)
+        parts: list[str] = []
+        end = self._take_tokens(output, parts) or self._end_of(output)
+        return self._step(parts, end)
+
+    def end(self, reason: FinishReason, message: str | None = None) -> OutputStep:
+        """Ends the choice from outside (abort, fault): what is held back is released, as at any end."""
+        if self.finished is not None:
+            return OutputStep(self.index, completion_tokens=self.completion_tokens)
+        return self._step([], Finished(reason, message=message))
+
+    def fail(self, message: str) -> OutputStep:
+        """Ends the choice after a fault of its own: nothing that may be broken is touched."""
+        self.finished = Finished(FinishReason.ERROR, message=message)
+        return OutputStep(self.index, None, self.finished, self.completion_tokens)
+
+    def _take_tokens(self, output: SequenceOutput, parts: list[str]) -> Finished | None:
+        """Decodes token by token, appending released text to `parts`, up to a stop string or `max_tokens`."""
+        hidden = output.stop_token_id is not None and not self._text.include_stop
+        last = len(output.token_ids) - 1
+        for position, token_id in enumerate(output.token_ids):
+            if self.completion_tokens == self._sampling.max_tokens:
+                return Finished(FinishReason.LENGTH)
+            self.completion_tokens += 1
+            if hidden and position == last:
+                break
+            logprobs = output.logprobs[position] if output.logprobs is not None else None
+            matched = self._take_token(token_id, logprobs, parts)
+            if matched is not None:
+                return Finished(FinishReason.STOP, matched)
+        return None
+
+    def _take_token(self, token_id: int, logprobs: TokenLogprobs | None, parts: list[str]) -> str | None:
+        text = self._detokenizer.push_token(token_id)
+        self._alignment.add(token_id, len(text), self._detokenizer.pending, logprobs)
+        return self._take_text(text, parts) if text else None
+
+    def _take_text(self, text: str, parts: list[str]) -> str | None:
+        if self._matcher is None:
+            parts.append(text)
+            return None
+        outcome = self._matcher.push(text, armed=self.completion_tokens > self._sampling.min_tokens)
+        parts.append(outcome.text)
+        return outcome.matched
+
+    def _end_of(self, output: SequenceOutput) -> Finished | None:
+        if output.finish_reason is None:
+            return None
+        stop_ids = self._sampling.stop_token_ids
+        stop = output.stop_token_id if output.stop_token_id in stop_ids else None
+        return Finished(output.finish_reason, stop, output.error)
+
+    def _step(self, parts: list[str], end: Finished | None) -> OutputStep:
+        if end is None:
+            text = "".join(parts)
+            return self._output(text, self._alignment.release(len(text)), None)
+        if not isinstance(end.stop, str):
+            matched = self._flush(parts)
+            if matched is not None:
+                end = Finished(FinishReason.STOP, matched)
+        text = "".join(parts)
+        self.finished = end
+        return self._output(text, self._alignment.release_all(len(text)), end)
+
+    def _flush(self, parts: list[str]) -> str | None:
+        """The held-back text, through the same matcher as any other; returns a stop string that it completed."""
+        tail = self._detokenizer.finish()
+        matched = self._take_text(tail, parts) if tail else None
+        if matched is None and self._matcher is not None:
+            parts.append(self._matcher.finish())
+        return matched
+
+    def _output(self, text: str, tokens: list[AlignedToken], end: Finished | None) -> OutputStep:
+        delta = None
+        if text or tokens:
+            records = [self._record(token) for token in tokens] if self._sampling.logprobs is not None else []
+            delta = TextDelta(text, [token.token_id for token in tokens], records)
+        # A hidden stop token has no text to wait for: it is released with the end.
+        released = len(tokens) if end is None else self.completion_tokens - self._released_tokens
+        self._released_tokens += released
+        return OutputStep(self.index, delta, end, self.completion_tokens, released)
+
+    def _record(self, token: AlignedToken) -> TokenRecord:
+        data = self._vocabulary.token_bytes(token.token_id)
+        return TokenRecord(token.token_id, data, token.start, token.end, token.logprobs)

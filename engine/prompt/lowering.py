@@ -1,0 +1,106 @@
+"""From what a client asked to what a backend is handed: prompts to token ids, one request a choice, bounds checked.
+
+Never an engine call: whatever is wrong is said before any work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.errors import ContextLengthError, InvalidRequestError
+from engine.prompt.conversation import Conversation
+from engine.prompt.renderer import PromptRenderer
+from engine.types import EngineRequest, ModelLimits, SamplingParams, Simulation, TextParams
+
+Prompt = Conversation | str | tuple[int, ...]
+"""A conversation for the chat template, raw text, or token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """What every API's request is lowered to: prompts, `n` choices of each, and how to generate them."""
+
+    request_id: str
+    prompts: tuple[Prompt, ...]
+    sampling: SamplingParams
+    """`max_tokens` here is replaced by `max_tokens` of this record."""
+    text: TextParams
+    max_tokens: int | None = None
+    """Most tokens of one choice; None: what the context leaves."""
+    max_tokens_field: str = "max_tokens"
+    """How the client's API names it, for error messages."""
+    n: int = 1
+    simulation: Simulation | None = None
+
+
+def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimits) -> list[EngineRequest]:
+    """One engine request a choice: all choices of the first prompt, then of the second, and so on.
+
+    Raises `InvalidRequestError` (or its `ContextLengthError`) naming the client's field.
+    """
+    _check_ids(request, limits)
+    lowered: list[EngineRequest] = []
+    for prompt in request.prompts:
+        token_ids = _token_ids(prompt, renderer, limits)
+        max_tokens = _max_tokens(request, len(token_ids), limits)
+        for _ in range(request.n):
+            index = len(lowered)
+            sampling = replace(request.sampling, max_tokens=max_tokens, seed=_seed(request.sampling.seed, index))
+            request_id = f"{request.request_id}-{index}"
+            lowered.append(EngineRequest(request_id, token_ids, sampling, request.simulation))
+    return lowered
+
+
+def _seed(seed: int | None, index: int) -> int | None:
+    """Choices of one seeded request differ from one another and are repeatable."""
+    return None if seed is None else seed + index
+
+
+def _token_ids(prompt: Prompt, renderer: PromptRenderer, limits: ModelLimits) -> Sequence[int]:
+    if isinstance(prompt, Conversation):
+        token_ids: Sequence[int] = renderer.encode(prompt)
+    elif isinstance(prompt, str):
+        token_ids = renderer.encode_text(prompt)
+    else:
+        token_ids = prompt
+        bad = next((token_id for token_id in prompt if not 0 <= token_id < limits.vocab_size), None)
+        if bad is not None:
+            message = f"prompt token id {bad} is not in the model's vocabulary (0 to {limits.vocab_size - 1})"
+            raise InvalidRequestError(message, param="prompt")
+    if not token_ids:
+        raise InvalidRequestError("the prompt has no tokens", param=_prompt_field(prompt))
+    if len(token_ids) >= limits.context_length:
+        message = (
+            f"the prompt has {len(token_ids)} tokens and leaves no room for an answer: "
+            f"the model's context is {limits.context_length} tokens"
+        )
+        raise ContextLengthError(message, param=_prompt_field(prompt))
+    return token_ids
+
+
+def _prompt_field(prompt: Prompt) -> str:
+    return "messages" if isinstance(prompt, Conversation) else "prompt"
+
+
+def _max_tokens(request: GenerateRequest, prompt_tokens: int, limits: ModelLimits) -> int:
+    room = limits.context_length - prompt_tokens
+    if request.max_tokens is None:
+        return room
+    if request.max_tokens > room:
+        message = (
+            f"{request.max_tokens_field} is {request.max_tokens}, but a prompt of {prompt_tokens} tokens leaves "
+            f"{room} of the model's context of {limits.context_length} tokens"
+        )
+        raise ContextLengthError(message, param=request.max_tokens_field)
+    return request.max_tokens
+
+
+def _check_ids(request: GenerateRequest, limits: ModelLimits) -> None:
+    """Every token id that a client names is a row of the model's head."""
+    named = {"logit_bias": request.sampling.logit_bias, "stop_token_ids": request.sampling.stop_token_ids}
+    for field, token_ids in named.items():
+        bad = next((token_id for token_id in token_ids if not 0 <= token_id < limits.vocab_size), None)
+        if bad is not None:
+            message = f"{field}: token id {bad} is not in the model's vocabulary (0 to {limits.vocab_size - 1})"
+            raise InvalidRequestError(message, param=field)

@@ -1,0 +1,1 @@
+"""The HTTP server: several APIs into one request, one stream of output steps into several APIs."""

@@ -1,0 +1,101 @@
+"""The ASGI application: routes, errors in the dialect's shape, identity and keys around them.
+
+Never a function-style HTTP middleware: those hide disconnects from what they wrap.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from engine.errors import EngineError
+from engine.loading import Engine
+from server.auth import ApiKeys
+from server.config import ServerConfig
+from server.delivery import ClientGoneError, RequestIdentity
+from server.handler import Handler
+from server.routes import generation_routes, model_routes, operation_routes
+from server.wire.errors import ErrorFacts, WireError, facts_of
+from server.wire.openai_errors import error_body
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(engine: Engine, config: ServerConfig) -> FastAPI:
+    """The application; its lifespan starts and closes the engine."""
+    handler = Handler(engine, config)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.handler = handler
+        await engine.core.start()
+        try:
+            yield
+        finally:
+            await engine.core.close()
+
+    app = FastAPI(title="tailrace", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.handler = handler
+    for router in (generation_routes(handler), model_routes(handler, int(time.time())), operation_routes(handler)):
+        app.include_router(router)
+    for kind in (EngineError, WireError, HTTPException, ClientGoneError, Exception):
+        app.add_exception_handler(kind, _answer_error)
+    app.add_middleware(_KeyCheck, keys=ApiKeys(config.api_keys))
+    app.add_middleware(RequestIdentity)
+    return app
+
+
+class _KeyCheck:
+    """Plain ASGI middleware: no key, no further."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http":
+            try:
+                self._keys.check(scope["path"], Headers(scope=scope))
+            except WireError as error:
+                app = _error_response(facts_of(error))
+        await app(scope, receive, send)
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientGoneError):
+        return Response(status_code=499)
+    if isinstance(error, HTTPException):
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return _error_response(ErrorFacts(error.status_code, message, _code_of(error.status_code)), error.headers)
+    facts = facts_of(error)
+    if facts.status == 500:
+        fields = {"request_id": request.state.request_id}
+        logger.error("request failed: %s", error, exc_info=error, extra={"fields": fields})
+    return _error_response(facts)
+
+
+def _code_of(status: int) -> str:
+    return {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
+
+
+def _error_response(facts: ErrorFacts, headers: object = None) -> Response:
+    """OpenAI's error object; a refusal that may pass says when to come back."""
+    response = Response(error_body(facts), status_code=facts.status, media_type="application/json")
+    if isinstance(headers, dict):
+        response.headers.update(headers)
+    if facts.retry_after is not None:
+        response.headers["retry-after"] = str(math.ceil(facts.retry_after))
+    if facts.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response

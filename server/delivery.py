@@ -1,0 +1,132 @@
+"""The client's connection: the only place that calls ASGI's `receive` and `send`.
+
+Never an encoder and never an engine: bytes go out, a disconnect comes back. Waiting for the client is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.wire.errors import WireError
+
+_CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection before it had its answer."""
+
+
+class SlowClientError(Exception):
+    """The client took nothing for longer than it may."""
+
+
+class ClientSocket:
+    """One answer's way out. `start` once, `write` any number of times, `end` once."""
+
+    def __init__(self, send: Send, slow_client_timeout: float) -> None:
+        self._send = send
+        self._timeout = slow_client_timeout
+        self.started = False
+        self.bytes_written = 0
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        self.started = True
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self._give({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, data: bytes) -> None:
+        """Returns when the socket accepted the bytes. `SlowClientError` when it did not in time."""
+        await self._give({"type": "http.response.body", "body": data, "more_body": True})
+        self.bytes_written += len(data)
+
+    async def end(self, data: bytes = b"") -> None:
+        await self._give({"type": "http.response.body", "body": data, "more_body": False})
+        self.bytes_written += len(data)
+
+    async def _give(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._send(message)
+        except TimeoutError:
+            raise SlowClientError(f"the client took nothing for {self._timeout:g} s") from None
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: int) -> bytes:
+    """The whole request body. A `WireError` 413 as soon as it is known to be too large, `ClientGoneError` on a cut."""
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit_bytes:
+        raise _too_large(limit_bytes)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _too_large(limit_bytes: int) -> WireError:
+    return WireError(413, f"the request body is larger than {limit_bytes} bytes", code="request_too_large")
+
+
+async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> bool:
+    """Runs `work` to its end, or cancels it when the client leaves; True when it ended by itself.
+
+    Leaving this, by whatever way, leaves no task behind.
+    """
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        await task
+        return True
+    finally:
+        task.cancel()
+        watcher.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class RequestIdentity:
+    """Plain ASGI middleware: every request has an id, and every answer says it, under both SDKs' names."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        stamp = [(b"x-request-id", request_id.encode()), (b"request-id", request_id.encode())]
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *stamp]
+            await send(message)
+
+        await self._app(scope, receive, stamped)
+
+
+def client_request_id(headers: Mapping[str, str]) -> str | None:
+    """The id that the client gave its request, if it is a printable one: for the log only."""
+    value = headers.get("x-request-id", "")
+    return value if _CLIENT_ID.fullmatch(value) else None

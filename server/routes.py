@@ -1,0 +1,105 @@
+"""The routes: which path calls what. Never any logic of a request: the handler has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
+
+from engine.detokenizer import IncrementalDetokenizer
+from server.handler import Handler
+from server.metrics import CONTENT_TYPE
+from server.wire.chat_completions.request import ChatRequest
+from server.wire.completions.request import CompletionRequest
+from server.wire.door import parse_body
+from server.wire.tokenization import DetokenizeRequest, TokenizeRequest
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """A route's documented body: it is validated by the door, which answers in the dialect's shape."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def generation_routes(handler: Handler) -> APIRouter:
+    """OpenAI's Chat Completions and Completions."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions", openapi_extra=_body_of(ChatRequest))
+    async def chat_completions(request: Request) -> Response:
+        return await handler.generate(request, ChatRequest)
+
+    @router.post("/v1/completions", openapi_extra=_body_of(CompletionRequest))
+    async def completions(request: Request) -> Response:
+        return await handler.generate(request, CompletionRequest)
+
+    return router
+
+
+def model_routes(handler: Handler, created: int) -> APIRouter:
+    """What is served, and its tokenizer."""
+    router = APIRouter()
+    engine = handler.engine
+
+    def card() -> dict[str, Any]:
+        return {
+            "id": engine.model_name,
+            "object": "model",
+            "created": created,
+            "owned_by": "tailrace",
+            "max_model_len": engine.limits.context_length,
+        }
+
+    @router.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [card()]}
+
+    @router.get("/v1/models/{model_id:path}")
+    async def model(model_id: str) -> dict[str, Any]:
+        handler.check_model(model_id)
+        return card()
+
+    @router.post("/tokenize", openapi_extra=_body_of(TokenizeRequest))
+    async def tokenize(request: Request) -> dict[str, Any]:
+        asked = parse_body(TokenizeRequest, await handler.body(request))
+        handler.check_model(asked.model)
+        source = asked.source()
+        if isinstance(source, str):
+            tokens = engine.tokenizer.encode(source, add_special_tokens=asked.add_special_tokens)
+        else:
+            tokens = engine.renderer.encode(source)
+        return {"count": len(tokens), "max_model_len": engine.limits.context_length, "tokens": tokens}
+
+    @router.post("/detokenize", openapi_extra=_body_of(DetokenizeRequest))
+    async def detokenize(request: Request) -> dict[str, Any]:
+        asked = parse_body(DetokenizeRequest, await handler.body(request))
+        handler.check_model(asked.model)
+        detokenizer = IncrementalDetokenizer(engine.core.vocabulary, skip_special_tokens=False)
+        return {"prompt": detokenizer.push(asked.tokens) + detokenizer.finish()}
+
+    return router
+
+
+def operation_routes(handler: Handler) -> APIRouter:
+    """For load balancers and Prometheus."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @router.get("/ready")
+    async def ready() -> JSONResponse:
+        if handler.admission.ready:
+            return JSONResponse({"status": "ready"})
+        reason = "draining" if handler.admission.draining else handler.engine.core.failure or "starting"
+        return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return Response(handler.metrics.render(), media_type=CONTENT_TYPE)
+
+    return router

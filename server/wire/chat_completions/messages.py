@@ -1,0 +1,104 @@
+"""Chat Completions' messages: validated by role, and put into the engine's conversation.
+
+Never an image or a sound: parts other than text are refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.prompt.conversation import Message, Role, ToolCall
+
+
+class TextPart(BaseModel):
+    """The one kind of content part that a text model takes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: Literal["text"]
+    text: str
+
+
+Content = str | list[TextPart]
+
+
+def joined(content: Content) -> str:
+    """Parts are lines, as vLLM joins them."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
+class _Turn(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    name: str | None = None
+
+
+class InstructionTurn(_Turn):
+    """What the operator of the application says."""
+
+    role: Literal["system", "developer"]
+    content: Content
+
+    def lower(self) -> Message:
+        return Message(Role(self.role), joined(self.content), name=self.name)
+
+
+class UserTurn(_Turn):
+    """What the user says."""
+
+    role: Literal["user"]
+    content: Content
+
+    def lower(self) -> Message:
+        return Message(Role.USER, joined(self.content), name=self.name)
+
+
+class CalledFunction(BaseModel):
+    """The function of a call: its name, and its arguments as JSON text."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str = Field(min_length=1)
+    arguments: str = ""
+
+
+class CalledTool(BaseModel):
+    """One call that the assistant made."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class AssistantTurn(_Turn):
+    """What the model said before; content may be null when it called tools."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    tool_calls: list[CalledTool] | None = None
+    reasoning_content: str | None = None
+
+    def lower(self) -> Message:
+        calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ())
+        content = None if self.content is None else joined(self.content)
+        return Message(
+            Role.ASSISTANT, content, name=self.name, tool_calls=calls, reasoning_content=self.reasoning_content
+        )
+
+
+class ToolTurn(_Turn):
+    """What a tool answered."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: str | None = None
+
+    def lower(self) -> Message:
+        return Message(Role.TOOL, joined(self.content), name=self.name, tool_call_id=self.tool_call_id)
+
+
+Turn = Annotated[InstructionTurn | UserTurn | AssistantTurn | ToolTurn, Field(discriminator="role")]

@@ -1,0 +1,104 @@
+"""The Chat Completions request: validated at the door, lowered to what the engine is asked for.
+
+Never an engine call. Known fields that can't be honoured are refused by name; unknown ones are named in the log.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.errors import InvalidRequestError, UnsupportedParameterError
+from engine.output.result import AnswerResult
+from engine.prompt.conversation import Conversation
+from engine.prompt.lowering import GenerateRequest
+from server.wire.chat_completions.encoder import ChatChunkShape
+from server.wire.chat_completions.messages import Turn
+from server.wire.chat_completions.response import chat_completion
+from server.wire.dialect import AnswerContext, StreamEncoder, Usage
+from server.wire.openai_stream import OpenAIStreamEncoder, StreamFields
+from server.wire.sampling_fields import INT64, SamplingFields
+
+MAX_TOP_LOGPROBS = 20
+
+
+class ResponseFormat(BaseModel):
+    """The shape that the client wants of the answer."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: Literal["text", "json_object", "json_schema"]
+
+
+class ChatRequest(SamplingFields):
+    """See `server.wire.dialect.ParsedRequest`."""
+
+    refused: ClassVar[dict[str, str]] = SamplingFields.refused | {
+        "audio": "the model answers with text only",
+        "echo": "this server answers with the completion only",
+        "function_call": "deprecated in favour of tool_choice, which this server does not have",
+        "functions": "deprecated in favour of tools, which this server does not have",
+        "prediction": "this engine takes no predicted output",
+        "reasoning_effort": "this server does not steer reasoning; use chat_template_kwargs",
+        "web_search_options": "this server does not search",
+    }
+
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=10_000)]
+    max_tokens: int | None = Field(None, ge=1, le=INT64)
+    max_completion_tokens: int | None = Field(None, ge=1, le=INT64)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    modalities: list[str] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def lower(self, request_id: str) -> GenerateRequest:
+        self.refuse_unsupported()
+        completion_field = self.max_completion_tokens is not None
+        return GenerateRequest(
+            request_id=request_id,
+            prompts=(self.conversation(),),
+            sampling=self.sampling(self._top_logprobs()),
+            text=self.text_params(),
+            max_tokens=self.max_completion_tokens if completion_field else self.max_tokens,
+            max_tokens_field="max_completion_tokens" if completion_field else "max_tokens",
+            n=self.n or 1,
+            simulation=None if self.simulate is None else self.simulate.lower(),
+        )
+
+    def conversation(self) -> Conversation:
+        return Conversation(
+            messages=[turn.lower() for turn in self.messages],
+            tools=None,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=bool(self.continue_final_message),
+            chat_template_kwargs=self.chat_template_kwargs or {},
+        )
+
+    def encoder(self, context: AnswerContext) -> StreamEncoder:
+        fields = StreamFields(self.include_usage, self.continuous_usage, bool(self.logprobs))
+        return OpenAIStreamEncoder(ChatChunkShape(), context, fields)
+
+    def whole(self, context: AnswerContext, result: AnswerResult, usage: Usage) -> bytes:
+        return chat_completion(context, result, usage, logprobs=bool(self.logprobs))
+
+    def refuse_unsupported(self) -> None:
+        super().refuse_unsupported()
+        if self.tools and self.tool_choice != "none":
+            raise UnsupportedParameterError("tools", "this server does not parse tool calls yet")
+        if self.tool_choice not in (None, "none", "auto"):
+            raise UnsupportedParameterError("tool_choice", "this server does not parse tool calls yet")
+        if self.response_format is not None and self.response_format.type != "text":
+            raise UnsupportedParameterError("response_format", "this server has no guided decoding; only 'text'")
+        if self.modalities not in (None, ["text"]):
+            raise UnsupportedParameterError("modalities", "the model answers with text only")
+
+    def _top_logprobs(self) -> int | None:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequestError("top_logprobs is only allowed when logprobs is true", param="top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None

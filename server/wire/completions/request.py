@@ -1,0 +1,78 @@
+"""The Completions request: validated at the door, lowered to what the engine is asked for.
+
+Never an engine call. A prompt is text, token ids, or a list of either; each is a prompt of its own, in order.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from engine.errors import InvalidRequestError
+from engine.output.result import AnswerResult
+from engine.prompt.lowering import GenerateRequest
+from server.wire.completions.encoder import CompletionChunkShape
+from server.wire.completions.response import text_completion
+from server.wire.dialect import AnswerContext, StreamEncoder, Usage
+from server.wire.openai_stream import OpenAIStreamEncoder, StreamFields
+from server.wire.sampling_fields import INT64, MAX_CHOICES, SamplingFields, TokenId
+
+DEFAULT_MAX_TOKENS = 16
+"""The hosted API's default."""
+MAX_LOGPROBS = 5
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+TokenPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
+
+
+class CompletionRequest(SamplingFields):
+    """See `server.wire.dialect.ParsedRequest`."""
+
+    refused: ClassVar[dict[str, str]] = SamplingFields.refused | {
+        "echo": "this server answers with the completion only",
+        "suffix": "this server does not fill in the middle",
+        "best_of": "this server returns every choice that it generates; use n",
+        "response_format": "this server has no guided decoding",
+    }
+
+    prompt: str | TokenIds | Prompts | TokenPrompts
+    max_tokens: int | None = Field(None, ge=1, le=INT64)
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    def lower(self, request_id: str) -> GenerateRequest:
+        self.refuse_unsupported()
+        prompts = self._prompts()
+        n = self.n or 1
+        if n * len(prompts) > MAX_CHOICES:
+            raise InvalidRequestError(
+                f"n times the number of prompts is {n * len(prompts)}; at most {MAX_CHOICES} are allowed", param="n"
+            )
+        return GenerateRequest(
+            request_id=request_id,
+            prompts=prompts,
+            sampling=self.sampling(self.logprobs),
+            text=self.text_params(),
+            max_tokens=DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens,
+            n=n,
+            simulation=None if self.simulate is None else self.simulate.lower(),
+        )
+
+    def encoder(self, context: AnswerContext) -> StreamEncoder:
+        fields = StreamFields(self.include_usage, self.continuous_usage, self.logprobs is not None)
+        return OpenAIStreamEncoder(CompletionChunkShape(), context, fields)
+
+    def whole(self, context: AnswerContext, result: AnswerResult, usage: Usage) -> bytes:
+        return text_completion(context, result, usage, logprobs=self.logprobs is not None)
+
+    def _prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        if isinstance(self.prompt, str):
+            return (self.prompt,)
+        first = self.prompt[0]
+        if isinstance(first, int):
+            return (tuple(token_id for token_id in self.prompt if isinstance(token_id, int)),)
+        return tuple(
+            prompt if isinstance(prompt, str) else tuple(prompt)
+            for prompt in self.prompt
+            if not isinstance(prompt, int)
+        )

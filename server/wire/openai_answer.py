@@ -1,0 +1,45 @@
+"""What OpenAI's two completion APIs say in the same words: usage, finish reasons, tokens as strings, log probabilities.
+
+Never a whole chunk: each dialect composes its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from engine.output.events import Finished
+from engine.types import FinishReason
+from server.wire.dialect import Usage
+
+LOGPROB_FLOOR = -9999.0
+"""What minus infinity becomes: JSON has no infinity, and the hosted API uses this number."""
+_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORT: "abort"}
+
+
+def finish_reason(finished: Finished) -> str:
+    """OpenAI's word for an end that is no failure."""
+    return _REASONS[finished.reason]
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def token_string(data: bytes) -> str:
+    r"""A token's bytes as printable text; what is not whole UTF-8 is `bytes:\xNN...`, so no two tokens look alike."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def logprob_number(logprob: float) -> float:
+    """A finite JSON number: minus infinity (and any NaN of the engine's) becomes the floor."""
+    return max(logprob, LOGPROB_FLOOR) if math.isfinite(logprob) else LOGPROB_FLOOR
