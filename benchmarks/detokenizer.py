@@ -2,7 +2,7 @@
 
 Never compares across runs: all contenders take turns over the same ids, and each one's best round counts.
 
-    python benchmarks/detokenizer.py [--vocabularies smollm2 llama2 ...] [--rounds 15] [--json figures.json]
+    python benchmarks/detokenizer.py [--vocabularies smollm2 llama2 ...] [--rounds 15] [--out figures.json]
 """
 
 from __future__ import annotations
@@ -30,12 +30,20 @@ TEXTS = {
 }
 TOKENS = 64 * 256
 SEQUENCES = 256
+ANSWER = 1024
+"""Tokens; vLLM keeps the whole answer's text, so that a token costs more the longer the answer is."""
 OPENINGS = ("\nUser ", "<|end", "###", "the end ", "界", "🍜🍜", "dog, ", " o")
 STOPS = {
     1: ["\nUser:"],
     4: ["\nUser:", "<|im_end|>", "### Instruction", "Observation:"],
     64: [f"{opening}{number}" for number in range(8) for opening in OPENINGS],
 }
+RATIOS = (
+    ("DecodeStream", "push"),
+    ("DecodeStream x256", "in line x256"),
+    ("vLLM, 1 stops", "push, 1 stops"),
+    ("push, 64 stops", "push, 1 stops"),
+)
 Ids = Sequence[int]
 Contender = Callable[[], object]
 
@@ -146,6 +154,36 @@ def transformers_streamer(name: str, ids: Ids) -> Contender | None:
     return run
 
 
+def vllm_detokenizer(name: str, ids: Ids, stops: Sequence[str]) -> Contender | None:
+    """The detokenizer of vLLM, driven as its output processor does; None where it is not installed."""
+    try:
+        from transformers import PreTrainedTokenizerFast
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.engine import EngineCoreRequest
+        from vllm.v1.engine.detokenizer import IncrementalDetokenizer as VllmDetokenizer
+    except ImportError:
+        return None
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(vocabularies.tokenizer_file(name)))
+    none = {"mm_features": None, "pooling_params": None, "lora_request": None, "cache_salt": None}
+    request = EngineCoreRequest(
+        request_id="benchmark",
+        prompt_token_ids=[],
+        sampling_params=SamplingParams(stop=list(stops)),
+        arrival_time=0.0,
+        data_parallel_rank=None,
+        **none,
+    )
+
+    def run() -> None:
+        for start in range(0, len(ids), ANSWER):
+            detokenizer: Any = VllmDetokenizer.from_new_request(tokenizer, request)
+            for token_id in ids[start : start + ANSWER]:
+                detokenizer.update([token_id], stop_terminated=False)
+                detokenizer.get_next_output_text(finished=False, delta=True)
+
+    return run
+
+
 def contenders(name: str, ids: Ids) -> dict[str, Contender]:
     """Everything that takes part, by the name of its column."""
     chosen = {
@@ -158,8 +196,12 @@ def contenders(name: str, ids: Ids) -> dict[str, Contender]:
     for count, stops in STOPS.items():
         chosen[f"push, {count} stops"] = one_id_a_push(name, ids, stops)
         chosen[f"in line x256, {count} stops"] = step_over_sequences(name, ids, stops)
-    streamer = transformers_streamer(name, ids)
-    return chosen if streamer is None else {**chosen, "TextStreamer": streamer}
+    others = {
+        "TextStreamer": transformers_streamer(name, ids),
+        "vLLM": vllm_detokenizer(name, ids, ()),
+        "vLLM, 1 stops": vllm_detokenizer(name, ids, STOPS[1]),
+    }
+    return chosen | {column: run for column, run in others.items() if run is not None}
 
 
 def measure(runs: dict[str, Contender], tokens: int, rounds: int) -> dict[str, float]:
@@ -188,12 +230,12 @@ def report(figures: list[dict[str, Any]]) -> None:
     for row in figures:
         cells = (f"{row['ns_per_token'].get(column, float('nan')):{len(column) + 2}.0f}" for column in columns)
         print(f"{row['vocabulary']:>12} {row['text']:<11}" + "".join(cells))
-    print("\nDecodeStream / push, DecodeStream x256 / in line x256, 64 stops / 1 stop (push)")
+    print("\n" + "times".ljust(24) + "".join(f"  {over} / {under}" for over, under in RATIOS))
     for row in figures:
         ns = row["ns_per_token"]
-        ratios = (ns["DecodeStream"] / ns["push"], ns["DecodeStream x256"] / ns["in line x256"])
-        stops = ns["push, 64 stops"] / ns["push, 1 stops"]
-        print(f"{row['vocabulary']:>12} {row['text']:<11} {ratios[0]:6.1f} {ratios[1]:6.1f} {stops:6.2f}")
+        known = [(f"  {over} / {under}", ns.get(over, float("nan")) / ns[under]) for over, under in RATIOS]
+        ratios = "".join(f"{ratio:{len(title)}.2f}" for title, ratio in known)
+        print(f"{row['vocabulary']:>12} {row['text']:<11}" + ratios)
 
 
 def main() -> None:
@@ -201,7 +243,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--vocabularies", nargs="+", default=list(vocabularies.NAMES), choices=vocabularies.NAMES)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--out", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
     gc.disable()
     figures = []
@@ -211,9 +253,9 @@ def main() -> None:
             ns = measure(contenders(name, ids), len(ids), arguments.rounds)
             figures.append({"vocabulary": name, "text": kind, "ns_per_token": ns})
     report(figures)
-    if arguments.json:
+    if arguments.out:
         machine = {"python": platform.python_version(), "processor": platform.processor() or platform.machine()}
-        arguments.json.write_text(
+        arguments.out.write_text(
             json.dumps({"machine": machine, "tokens": TOKENS, "figures": figures}, indent=1) + "\n"
         )
 

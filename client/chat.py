@@ -65,8 +65,8 @@ def stream_answer(client: httpx.Client, body: Mapping[str, Any]) -> Iterator[str
 
 
 def _text_of(chunk: Mapping[str, Any]) -> str:
-    if "error" in chunk:
-        raise ChatError(f"the server failed: {chunk['error'].get('message', chunk['error'])}")
+    if (error := chunk.get("error")) is not None:
+        raise ChatError(f"the server failed: {error.get('message', error) if isinstance(error, dict) else error}")
     choices = chunk.get("choices") or [{}]
     return choices[0].get("delta", {}).get("content") or ""
 

@@ -24,6 +24,8 @@ from engine.types import ModelLimits
 
 logger = logging.getLogger(__name__)
 DEMO_MODEL_NAME = "SmolLM2-135M-Instruct"
+PLAIN_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+"""The simulated engine's chat template where the folder has none: there is no model that could mind."""
 SIMULATED_CONTEXT = 32_768
 """Context length of the simulated engine where neither the folder nor the config says one, in tokens."""
 
@@ -55,7 +57,8 @@ def load_engine(config: EngineConfig) -> Engine:
     backend = _create_backend(config, folder, tokenizer)
     own_name = DEMO_MODEL_NAME if config.model == DEMO_MODEL else Path(config.model).name
     name = config.served_model_name or own_name
-    renderer = PromptRenderer(tokenizer, tokenizer.chat_template, datetime.now)
+    template = tokenizer.chat_template or (PLAIN_TEMPLATE if config.kind == "simulated" else None)
+    renderer = PromptRenderer(tokenizer, template, datetime.now, backend.limits.context_length)
     return Engine(name, frozenset({config.model, own_name}), tokenizer, renderer, EngineCore(backend, vocabulary))
 
 

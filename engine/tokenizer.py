@@ -61,6 +61,8 @@ class Tokenizer:
         )
         self.size = max(backend.get_vocab_size(with_added_tokens=True), max(decoder, default=-1) + 1)
         """Ids are below this, added ones included."""
+        self.longest_token = max(map(len, backend.get_vocab(with_added_tokens=True)), default=1)
+        """Characters of the longest token: no text of n tokens is longer than n times this."""
 
     @classmethod
     def from_folder(cls, path: Path) -> Tokenizer:
@@ -86,7 +88,9 @@ class Tokenizer:
         Raises `InvalidRequestError` for a lone surrogate, which JSON can carry and no encoding of Unicode can.
         """
         refuse_lone_surrogates(text)
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # Not `encode`, which keeps other threads from running until it is done, however long the text is.
+        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of ids, in one shot."""

@@ -78,6 +78,8 @@ class TextParams:
     """The matched stop string, or the stop token's text, stays in the answer."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    echo: bool = False
+    """The prompt's own text comes first in the answer; stop strings are not looked for in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from starlette.responses import Response
@@ -71,6 +72,7 @@ class Answer(Response):
         except Exception as error:
             account.error = type(error).__name__
             account.state.fail()
+            await self._last_words(socket, error)
             raise
         finally:
             self._close(stream, socket)
@@ -125,6 +127,12 @@ class Answer(Response):
         await self._start(socket, {"content-type": "application/json", "content-length": str(len(body))})
         await socket.end(body)
         self._account.wrote(taken)
+
+    async def _last_words(self, socket: ClientSocket, error: Exception) -> None:
+        """A fault that nobody foresaw ends a stream with an event like any other: SDKs do not notice a cut."""
+        if socket.started and not socket.ended and self._plan.parsed.streams:
+            with suppress(SlowClientError):
+                await socket.end(self._plan.parsed.encoder(self._plan.context).error(facts_of(error)))
 
     async def _start(self, socket: ClientSocket, headers: Mapping[str, str]) -> None:
         await socket.start(200, headers)

@@ -22,7 +22,7 @@ from engine.errors import EngineError
 from engine.loading import Engine
 from server.auth import ApiKeys
 from server.config import ServerConfig
-from server.delivery import ClientGoneError, RequestIdentity
+from server.delivery import ClientGoneError, RequestIdentity, identity_headers
 from server.handler import Handler
 from server.routes import generation_routes, model_routes, operation_routes
 from server.wire.errors import ErrorFacts, WireError, facts_of
@@ -48,8 +48,9 @@ def create_app(engine: Engine, config: ServerConfig) -> FastAPI:
     app.state.handler = handler
     for router in (generation_routes(handler), model_routes(handler, int(time.time())), operation_routes(handler)):
         app.include_router(router)
-    for kind in (EngineError, WireError, HTTPException, ClientGoneError, Exception):
+    for kind in (EngineError, WireError, HTTPException, ClientGoneError):
         app.add_exception_handler(kind, _answer_error)
+    app.add_exception_handler(Exception, _answer_crash)
     app.add_middleware(_KeyCheck, keys=ApiKeys(config.api_keys))
     app.add_middleware(RequestIdentity)
     return app
@@ -83,6 +84,13 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         fields = {"request_id": request.state.request_id}
         logger.error("request failed: %s", error, exc_info=error, extra={"fields": fields})
     return _error_response(facts)
+
+
+async def _answer_crash(request: Request, error: Exception) -> Response:
+    """For what nobody foresaw: runs outside of the middleware that stamps the request's id, and so stamps it itself."""
+    response = await _answer_error(request, error)
+    response.headers.update(identity_headers(request.state.request_id))
+    return response
 
 
 def _code_of(status: int) -> str:

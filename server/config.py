@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "TAILRACE__"
 """`TAILRACE__SERVER__PORT=8000` is `server.port`."""
+_SHA256 = re.compile(r"sha256:[0-9a-fA-F]{64}")
 
 
 class ServerConfig(BaseModel):
@@ -36,6 +38,13 @@ class ServerConfig(BaseModel):
     max_queued_requests: int = Field(1_024, ge=1, description="waiting sequences over which requests get a 429")
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1, description="largest request body")
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="least severe level logged")
+
+    @field_validator("api_keys")
+    @classmethod
+    def _hashes_are_hashes(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(_SHA256.fullmatch(key) for key in keys if key.startswith("sha256:")):
+            raise ValueError("after 'sha256:' come the 64 hexadecimal digits of the key's hash")
+        return keys
 
 
 class Settings(BaseModel):
@@ -61,21 +70,26 @@ def load_settings(file: Path | None, flags: Sequence[tuple[str, Any]]) -> Settin
         raise ConfigError(_explain(error)) from None
 
 
-def known_keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
-    """Every setting's dotted key."""
+def _known_keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting's dotted key, and its type's annotation."""
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from known_keys(inner, f"{prefix}{name}.")
+            yield from _known_keys(inner, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}"
+            yield f"{prefix}{name}", inner
+
+
+KEYS = dict(_known_keys())
+"""Every setting's dotted key, and its type's annotation."""
+SECTIONS = frozenset(key.rpartition(".")[0] for key in KEYS)
 
 
 def _from_file(file: Path | None) -> list[tuple[str, Any]]:
     if file is None:
         return []
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"the config file {file} can't be read: {error}") from error
@@ -86,10 +100,11 @@ def _from_file(file: Path | None) -> list[tuple[str, Any]]:
 
 def _leaves(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and (value or key in SECTIONS):
+            yield from _leaves(value, f"{key}.")
+        elif value is not None or key not in SECTIONS:  # a section whose every line is a comment says nothing
+            yield key, value
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
@@ -101,7 +116,7 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    if key not in known_keys():
+    if key not in KEYS:
         raise ConfigError(f"unknown setting {key!r}{_nearest(key)}")
     *path, last = key.split(".")
     for name in path:
@@ -114,6 +129,8 @@ def _parsed(key: str, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
     if key == "server.api_keys":  # a key may look like a number; several are separated by commas
         return tuple(part.strip() for part in value.strip("[] ").split(",") if part.strip())
+    if KEYS[key] in (str, str | None):  # a model's folder may be called 2024, null or "a #1"
+        return value
     try:
         return yaml.safe_load(value) if value.strip() else value
     except yaml.YAMLError:
@@ -121,7 +138,7 @@ def _parsed(key: str, value: Any) -> Any:
 
 
 def _nearest(key: str) -> str:
-    keys = list(known_keys())
+    keys = list(KEYS)
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.6) or [
         known for known in keys if known.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]
     ]
@@ -129,4 +146,5 @@ def _nearest(key: str) -> str:
 
 
 def _explain(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_url=False))
+    faults = ((".".join(map(str, item["loc"])), item["msg"]) for item in error.errors(include_url=False))
+    return "; ".join(f"{key}: {message.removeprefix('Value error, ')}" for key, message in faults)

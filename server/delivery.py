@@ -33,6 +33,7 @@ class ClientSocket:
         self._send = send
         self._timeout = slow_client_timeout
         self.started = False
+        self.ended = False
         self.bytes_written = 0
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
@@ -46,6 +47,7 @@ class ClientSocket:
         self.bytes_written += len(data)
 
     async def end(self, data: bytes = b"") -> None:
+        self.ended = True
         await self._give({"type": "http.response.body", "body": data, "more_body": False})
         self.bytes_written += len(data)
 
@@ -105,7 +107,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class RequestIdentity:
-    """Plain ASGI middleware: every request has an id, and every answer says it, under both SDKs' names."""
+    """Plain ASGI middleware: every request has an id, and every answer says it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -116,7 +118,7 @@ class RequestIdentity:
             return
         request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        stamp = [(b"x-request-id", request_id.encode()), (b"request-id", request_id.encode())]
+        stamp = [(name.encode(), value.encode()) for name, value in identity_headers(request_id).items()]
 
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -124,6 +126,11 @@ class RequestIdentity:
             await send(message)
 
         await self._app(scope, receive, stamped)
+
+
+def identity_headers(request_id: str) -> dict[str, str]:
+    """The request's id under the names that OpenAI's and Anthropic's SDKs read."""
+    return {"x-request-id": request_id, "request-id": request_id}
 
 
 def client_request_id(headers: Mapping[str, str]) -> str | None:

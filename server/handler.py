@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,8 +32,14 @@ from server.wire.dialect import AnswerContext, ParsedRequest
 from server.wire.door import parse_body
 from server.wire.errors import WireError
 
+Result = TypeVar("Result")
 INLINE_BODY_BYTES = 16 * 1024
 """Bodies up to this are lowered on the event loop: a thread would cost more than the template and the tokenizer."""
+
+
+async def off_the_loop(body_bytes: int, call: Callable[[], Result]) -> Result:
+    """The result of what takes long on a large body, for which the other streams must not wait."""
+    return call() if body_bytes <= INLINE_BODY_BYTES else await asyncio.to_thread(call)
 
 
 class Handler:
@@ -108,10 +116,7 @@ class Handler:
         return AnswerPlan(parsed, requests, generate.text, context)
 
     async def _lower(self, generate: GenerateRequest, body_bytes: int) -> Sequence[EngineRequest]:
-        arguments = (generate, self.engine.renderer, self.engine.limits)
-        if body_bytes <= INLINE_BODY_BYTES:
-            return lower(*arguments)
-        return await asyncio.to_thread(lower, *arguments)
+        return await off_the_loop(body_bytes, partial(lower, generate, self.engine.renderer, self.engine.limits))
 
     def _closed(self, account: Account) -> None:
         self.metrics.streams_open.dec()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,7 +10,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from engine.detokenizer import IncrementalDetokenizer
-from server.handler import Handler
+from server.handler import Handler, off_the_loop
 from server.metrics import CONTENT_TYPE
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
@@ -64,13 +65,15 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
 
     @router.post("/tokenize", openapi_extra=_body_of(TokenizeRequest))
     async def tokenize(request: Request) -> dict[str, Any]:
-        asked = parse_body(TokenizeRequest, await handler.body(request))
+        body = await handler.body(request)
+        asked = parse_body(TokenizeRequest, body)
         handler.check_model(asked.model)
         source = asked.source()
         if isinstance(source, str):
-            tokens = engine.tokenizer.encode(source, add_special_tokens=asked.add_special_tokens)
+            encode = partial(engine.tokenizer.encode, source, add_special_tokens=asked.add_special_tokens)
         else:
-            tokens = engine.renderer.encode(source)
+            encode = partial(engine.renderer.encode, source)
+        tokens = await off_the_loop(len(body), encode)
         return {"count": len(tokens), "max_model_len": engine.limits.context_length, "tokens": tokens}
 
     @router.post("/detokenize", openapi_extra=_body_of(DetokenizeRequest))

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from engine.core import EngineCore
 from engine.types import AbortReason, FinishReason
 from server.config import ServerConfig
+from server.connection import Connection
 from server.handler import Handler
 
 LAST_WORDS_SECONDS = 5
@@ -32,7 +33,7 @@ class DrainingServer(uvicorn.Server):
                 host=config.host,
                 port=config.port,
                 loop="uvloop",
-                http="httptools",
+                http=Connection,
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -26,6 +26,7 @@ class RunningServer:
     def __init__(self, *flags: str, log_folder: Path) -> None:
         self.log_file = log_folder / "server.log"
         self._flags = flags
+        self._client = httpx.Client(timeout=60)
         self.url = ""
 
     def __enter__(self) -> Self:
@@ -39,6 +40,7 @@ class RunningServer:
             self.stop()
             raise AssertionError(f"the server did not get ready: {line!r}\n{self.log_file.read_text()}")
         self.url = match.group(1)
+        self._client.base_url = httpx.URL(self.url)
         return self
 
     def __exit__(
@@ -48,6 +50,7 @@ class RunningServer:
 
     def stop(self) -> int:
         """SIGTERM, then SIGKILL; returns the exit status."""
+        self._client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -62,7 +65,7 @@ class RunningServer:
     def post(self, path: str, body: Any) -> httpx.Response:
         """A whole answer; `body` is JSON, or bytes as they are."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return httpx.post(self.url + path, content=content, timeout=60)
+        return self._client.post(path, content=content)
 
     def events(self, path: str, body: dict[str, Any]) -> list[Any]:
         """The `data:` of every event of a stream, parsed, without `[DONE]`, which must be there."""
@@ -74,7 +77,7 @@ class RunningServer:
 
     def metrics(self) -> dict[str, float]:
         """Every sample of `/metrics`, by its name with labels."""
-        lines = httpx.get(self.url + "/metrics", timeout=10).text.splitlines()
+        lines = self._client.get("/metrics").text.splitlines()
         samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in samples}
 

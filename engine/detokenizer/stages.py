@@ -23,7 +23,7 @@ class Stage:
     """How many non-empty tokens at the end of a sequence settle the state, once `settled` is true."""
 
     middle: Hashable = None
-    """The state in mid-text with nothing held: there a token of whole characters gives its `piece` and changes nothing."""
+    """The state in mid-text with nothing held: there a token of whole characters gives its `piece`, and no change."""
     steady: bool = True
     """False where there is no such state."""
     splits: bool = False

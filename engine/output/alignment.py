@@ -26,9 +26,10 @@ class TokenAlignment:
 
     __slots__ = ("_decoded", "_held", "_released")
 
-    def __init__(self) -> None:
+    def __init__(self, echoed_characters: int) -> None:
+        """`echoed_characters`: text of the answer that comes before that of its first token."""
         self._held: deque[AlignedToken] = deque()
-        self._decoded = 0
+        self._decoded = echoed_characters
         self._released = 0
 
     def add(self, token_id: int, characters: int, incomplete: bool, logprobs: TokenLogprobs | None) -> None:

@@ -17,6 +17,7 @@ class SequenceProcessor:
     __slots__ = (
         "_alignment",
         "_detokenizer",
+        "_echo",
         "_matcher",
         "_released_tokens",
         "_sampling",
@@ -42,10 +43,14 @@ class SequenceProcessor:
         self._sampling = request.sampling
         self._text = text
         self._detokenizer = IncrementalDetokenizer(
-            vocabulary, request.prompt_token_ids, text.skip_special_tokens, text.spaces_between_special_tokens
+            vocabulary,
+            () if text.echo else request.prompt_token_ids,
+            text.skip_special_tokens,
+            text.spaces_between_special_tokens,
         )
+        self._echo = self._detokenizer.push(request.prompt_token_ids) if text.echo else ""
         self._matcher = StopMatcher(text.stop, text.include_stop) if text.stop else None
-        self._alignment = TokenAlignment()
+        self._alignment = TokenAlignment(len(self._echo))
         self._released_tokens = 0
 
     def feed(self, output: SequenceOutput) -> OutputStep:
@@ -106,6 +111,9 @@ class SequenceProcessor:
         return Finished(output.finish_reason, stop, output.error)
 
     def _step(self, parts: list[str], end: Finished | None) -> OutputStep:
+        if self._echo:
+            parts.insert(0, self._echo)
+            self._echo = ""
         if end is None:
             text = "".join(parts)
             return self._output(text, self._alignment.release(len(text)), None)

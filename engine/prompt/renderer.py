@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from engine.errors import InvalidRequestError
+from engine.errors import ContextLengthError, InvalidRequestError
 from engine.prompt.control_tokens import ControlTokens, absent_characters, without
 from engine.prompt.conversation import Conversation
 from engine.prompt.scaffold_encoder import ScaffoldEncoder
@@ -33,8 +33,16 @@ class PromptRenderer:
     not if `template` is another than the tokenizer's.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: str | None, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: str | None,
+        now: Callable[[], datetime],
+        max_prompt_tokens: int | None = None,
+    ) -> None:
+        """`max_prompt_tokens`: a text that can't be so few tokens is refused before it is tokenized; None: no bound."""
         self._tokenizer = tokenizer
+        self._max_characters = None if max_prompt_tokens is None else max_prompt_tokens * tokenizer.longest_token
         sources = {} if template is None else {"default": template}
         if template is not None and template == tokenizer.chat_template and "tool_use" in tokenizer.chat_templates:
             sources["tool_use"] = tokenizer.chat_templates["tool_use"]
@@ -47,6 +55,7 @@ class PromptRenderer:
     def encode_text(self, text: str) -> list[int]:
         """Ids of a raw prompt, BOS added where the model has one. Control tokens that it spells are control tokens."""
         refuse_lone_surrogates(text, "prompt")
+        self._refuse_hopeless(text, "prompt")
         return self._tokenizer.encode(text)
 
     def render(self, conversation: Conversation) -> str:
@@ -59,6 +68,7 @@ class PromptRenderer:
         variables = self._variables(conversation, lambda text, _: text)
         tail, guard, mark = self._private_characters(variables)
         text = self._run(conversation, variables, tail)
+        self._refuse_hopeless(text, "messages")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         guarded = self._variables(conversation, lambda text, role: self._control.guard(text, role, guard))
         if guarded == variables and not self._control.any_normalized:
@@ -102,6 +112,12 @@ class PromptRenderer:
             param = _at_fault(template, variables, conversation)
             raise InvalidRequestError(error.message, param=param) from error
         return _cut_at(text, tail) if conversation.continue_final_message else text
+
+    def _refuse_hopeless(self, text: str, param: str) -> None:
+        """What is too long however it is tokenized is not tokenized, which would take seconds and gigabytes."""
+        if self._max_characters is not None and len(text) > self._max_characters:
+            message = f"the prompt has {len(text)} characters, which can't fit the model's context"
+            raise ContextLengthError(message, param=param)
 
     def _encoder(self, mark: str) -> ScaffoldEncoder:
         if mark not in self._encoders:

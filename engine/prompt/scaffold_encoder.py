@@ -34,7 +34,7 @@ class ScaffoldEncoder:
 
     def encode(self, marked_text: str) -> list[int]:
         """Token ids of a text marked by `ControlTokens.mark`; nothing is added at its ends."""
-        encoding = self._backend.encode(marked_text, add_special_tokens=False)
+        (encoding,) = self._backend.encode_batch([marked_text], add_special_tokens=False)  # lets other threads run
         if self._model_pieces.keys().isdisjoint(encoding.ids):
             return [self._original_ids.get(token_id, token_id) for token_id in encoding.ids]
         token_ids: list[int] = []

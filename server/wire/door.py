@@ -5,14 +5,19 @@ Never lenient: no NaN, no coercion of "12" or true to a number. Source: RFC 8259
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from engine.errors import InvalidRequestError
 
 Model = TypeVar("Model", bound=BaseModel)
+_OBJECT_TYPES = ("dict_type", "model_type", "model_attributes_type")
+_OBJECT = "Input should be an object"
+"""Instead of pydantic's words, which name our classes."""
 
 
 def parse_body(model: type[Model], body: bytes) -> Model:
@@ -39,29 +44,47 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 
 def _invalid(error: ValidationError, value: dict[str, Any]) -> InvalidRequestError:
-    """The most telling of pydantic's errors: of a union's members, the one that got deepest into the input."""
-    errors = error.errors(include_url=False, include_context=True, include_input=False)
-    paths = [_path(item["loc"], value) for item in errors]
-    best = max(range(len(errors)), key=lambda position: (len(paths[position]), -position))
-    param = _field_name(paths[best])
-    messages = {item["msg"]: None for item, path in zip(errors, paths, strict=True) if path == paths[best]}
-    text = " or ".join(message.removeprefix("Value error, ") for message in messages)
+    """The first field that is wrong. Of a union's members, the one that the input came nearest to is spoken of."""
+    faults = [_Fault.of(item, value) for item in error.errors(include_url=False, include_input=False)]
+    first = faults[0].path
+    candidates: dict[tuple[int | str, ...], _Fault] = {}
+    for fault in faults:
+        if fault.path[: len(first)] == first:
+            candidates.setdefault(fault.member, fault)
+    best = max(candidates.values(), key=lambda fault: (not fault.wrong_type, fault.path))
+    alike = [fault for fault in candidates.values() if (fault.path, fault.wrong_type) == (best.path, best.wrong_type)]
+    text = " or ".join(dict.fromkeys(fault.message for fault in alike))
+    param = _field_name(best.path)
     return InvalidRequestError(f"{param}: {text}" if param else text, param=param or None)
 
 
-def _path(location: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
-    """The part of pydantic's location that is in the client's input: names of union members are not."""
-    path: list[int | str] = []
-    for step in location:
-        inside = isinstance(value, list) and isinstance(step, int) and step < len(value)
-        if inside or (isinstance(value, dict) and step in value):
-            value = value[step]
-        elif isinstance(value, dict) and step == location[-1]:
-            value = None
-        else:
-            continue
-        path.append(step)
-    return tuple(path)
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """One of pydantic's errors, located in the client's own input."""
+
+    path: tuple[int | str, ...]
+    """Steps into the input."""
+    member: tuple[int | str, ...]
+    """The other steps of pydantic's location: names of union members."""
+    message: str
+    wrong_type: bool
+
+    @classmethod
+    def of(cls, item: ErrorDetails, value: Any) -> _Fault:
+        path: list[int | str] = []
+        member: list[int | str] = []
+        missing = item["type"] == "missing"
+        for step in item["loc"]:
+            inside = isinstance(value, list) and isinstance(step, int) and step < len(value)
+            if inside or (isinstance(value, dict) and (step in value or (missing and step == item["loc"][-1]))):
+                value = value[step] if inside or step in value else None
+                path.append(step)
+            else:
+                member.append(step)
+        if item["type"].startswith("union_tag") and isinstance(value, dict):
+            path.append(item["ctx"]["discriminator"].strip("'"))
+        message = _OBJECT if item["type"] in _OBJECT_TYPES else item["msg"].removeprefix("Value error, ")
+        return cls(tuple(path), tuple(member), message, item["type"].endswith("_type"))
 
 
 def _field_name(path: tuple[int | str, ...]) -> str:

@@ -9,8 +9,9 @@ import math
 from typing import Any
 
 from engine.output.events import Finished
+from engine.output.result import ChoiceResult
 from engine.types import FinishReason
-from server.wire.dialect import Usage
+from server.wire.dialect import AnswerContext, Usage
 
 LOGPROB_FLOOR = -9999.0
 """What minus infinity becomes: JSON has no infinity, and the hosted API uses this number."""
@@ -20,6 +21,24 @@ _REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReas
 def finish_reason(finished: Finished) -> str:
     """OpenAI's word for an end that is no failure."""
     return _REASONS[finished.reason]
+
+
+def envelope(object_name: str, id_prefix: str, context: AnswerContext, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a whole answer and each chunk of a stream say around their choices."""
+    return {
+        "id": f"{id_prefix}-{context.request_id}",
+        "object": object_name,
+        "created": context.created,
+        "model": context.model,
+        "choices": choices,
+    }
+
+
+def choice_end(choice: ChoiceResult) -> str:
+    """The finish reason of a folded choice; `ValueError` if it has not finished."""
+    if choice.finished is None:
+        raise ValueError(f"choice {choice.index} has not finished")
+    return finish_reason(choice.finished)
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

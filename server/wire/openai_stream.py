@@ -14,7 +14,7 @@ from engine.output.events import OutputStep, TextDelta, TokenRecord
 from server.wire import sse
 from server.wire.dialect import AnswerContext, Usage
 from server.wire.errors import ErrorFacts
-from server.wire.openai_answer import finish_reason, usage_object
+from server.wire.openai_answer import envelope, finish_reason, usage_object
 from server.wire.openai_errors import error_frame
 
 
@@ -97,16 +97,9 @@ class OpenAIStreamEncoder:
         return self._envelope([choice])
 
     def _envelope(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        context = self._context
-        envelope: dict[str, Any] = {
-            "id": f"{self._shape.id_prefix}-{context.request_id}",
-            "object": self._shape.object_name,
-            "created": context.created,
-            "model": context.model,
-            "choices": choices,
-        }
+        chunk = envelope(self._shape.object_name, self._shape.id_prefix, self._context, choices)
         if self._fields.continuous_usage:
-            envelope["usage"] = usage_object(Usage(context.prompt_tokens, sum(self._completion_tokens)))
+            chunk["usage"] = usage_object(Usage(self._context.prompt_tokens, sum(self._completion_tokens)))
         elif self._fields.include_usage:
-            envelope["usage"] = None
-        return envelope
+            chunk["usage"] = None
+        return chunk

@@ -60,7 +60,8 @@ def test_resolving_imports_no_torch(demo_model: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_callers_at_once_convert_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("empty_cache")
+def test_callers_at_once_convert_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits for the first and finds a whole folder."""
     conversions = []
     both_are_here = threading.Barrier(2, timeout=30)
@@ -91,13 +92,16 @@ def test_a_conversion_that_fails_leaves_nothing(empty_cache: Path, monkeypatch: 
         (folder / "config.json").write_text("half")
         raise OSError("disk full")
 
+    def convert(_package: Path, folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
+
     killed = empty_cache / "models" / f"{DEMO_FOLDER}.partial-killed"
     killed.mkdir(parents=True)
     convert_with(monkeypatch, fail)
     with pytest.raises(OSError, match="disk full"):
         demo_model_folder()
     assert [path for path in (empty_cache / "models").iterdir() if path.is_dir()] == []
-    convert_with(monkeypatch, lambda _package, folder: (folder / "config.json").write_text("{}") and None)
+    convert_with(monkeypatch, convert)
     assert (demo_model_folder() / "config.json").read_text() == "{}"
 
 

@@ -97,7 +97,7 @@ class SimulatedBackend:
     async def _fault(self) -> None:
         faults = self._config.faults
         if faults.crash_after_steps is not None and self._steps >= faults.crash_after_steps:
-            self._closed = True
+            await self.close()  # a dead engine holds nothing
             raise EngineUnavailableError(f"simulated crash after {self._steps} steps")
         if faults.stall_after_steps is not None and self._steps >= faults.stall_after_steps:
             await asyncio.Event().wait()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.backends.transformers.plan import DecodeGroup, PageShape, PrefillChunk, StepPlan, make_plan
+from engine.backends.transformers.plan import CacheShape, DecodeGroup, StepPlan, make_plan
 
 
 class _ThreadState(threading.local):
@@ -48,80 +48,80 @@ def paged_attention(
     """
     cache, scaling = kwargs["cache"], kwargs.get("scaling")
     allocator = cache.layer_to_allocator[module.layer_idx]
-    key_pages, value_pages = allocator.get_cache_for_block_table(module.layer_idx)
-    queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
+    cached_keys, cached_values = allocator.get_cache_for_block_table(module.layer_idx)
     write_index = kwargs["write_index"][0]
-    key_pages.flatten(0, 1).index_copy_(0, write_index, keys)
-    value_pages.flatten(0, 1).index_copy_(0, write_index, values)
-    plan = _plan(kwargs, PageShape(key_pages.shape[1], key_pages.dtype))
+    cached_keys.flatten(0, 1).index_copy_(0, write_index, key[0].transpose(0, 1))
+    cached_values.flatten(0, 1).index_copy_(0, write_index, value[0].transpose(0, 1))
+    plan = _plan(kwargs, CacheShape(key.shape[1], key.shape[3], key.dtype))
+    queries = query[0].transpose(0, 1)
     if plan.order is not None:
         queries = queries[plan.order]
     parts = []
     for part, rows in zip(plan.parts, queries.split(plan.sizes), strict=True):
-        states = (keys, values) if part.pages is None else _read(key_pages, value_pages, part.pages)
-        if isinstance(part, DecodeGroup):
-            parts.append(_decode(rows, *states, part, scaling))
+        if part.index is None:
+            own = slice(part.queries[0], part.queries[-1] + 1)
+            states = key[:, :, own], value[:, :, own]
         else:
-            parts.append(_prefill(rows, *states, part, scaling))
+            sequences = len(rows) if isinstance(part, DecodeGroup) else 1
+            states = _read(cached_keys, cached_values, part.index, sequences)
+        parts.append((_decode if isinstance(part, DecodeGroup) else _prefill)(rows, *states, part.mask, scaling))
     attended = torch.cat(parts) if len(parts) > 1 else parts[0]
     if plan.back is not None:
         attended = attended[plan.back]
     return attended.unsqueeze(0), None
 
 
-def _plan(kwargs: dict[str, Any], pages: PageShape) -> StepPlan:
+def _plan(kwargs: dict[str, Any], shape: CacheShape) -> StepPlan:
     """This step's plan; the first layer makes it. The step's own offsets tensor tells it from other steps."""
     offsets_q = kwargs["cu_seq_lens_q"]
     plan = _thread.plan
     if plan is None or plan.offsets_q is not offsets_q:
         offsets_k = next(iter(kwargs["cu_seq_lens_k"].values()))
-        plan = _thread.plan = make_plan(offsets_q, offsets_k, kwargs["read_index"][0], pages)
+        plan = _thread.plan = make_plan(offsets_q, offsets_k, kwargs["read_index"][0], shape)
     return plan
 
 
-def _read(key_pages: torch.Tensor, value_pages: torch.Tensor, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies pages, [pages, page size, KV heads, width], side by side: [pages * page size, KV heads, width], twice.
+def _read(
+    cached_keys: torch.Tensor, cached_values: torch.Tensor, index: torch.Tensor, sequences: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies what a part needs of the cache, [pages, page size, KV heads, width]: [sequences, KV heads, keys, width].
 
     Into the same buffers in every layer and step: fresh memory of this size costs more in page faults than the
     copy does, and a buffer that stays in the processor's cache is read again for nothing.
     """
-    count = len(pages)
-    if _thread.keys is None or _thread.values is None or not _fits(_thread.keys, key_pages, count):
-        _thread.keys = key_pages.new_empty((count, *key_pages.shape[1:]))
+    kv_heads, width = cached_keys.shape[2:]
+    if _thread.keys is None or _thread.values is None or not _fits(_thread.keys, cached_keys, len(index)):
+        _thread.keys = cached_keys.new_empty((len(index), width))
         _thread.values = torch.empty_like(_thread.keys)
-    keys, values = _thread.keys[:count], _thread.values[:count]
-    torch.index_select(key_pages, 0, pages, out=keys)
-    torch.index_select(value_pages, 0, pages, out=values)
-    return keys.flatten(0, 1), values.flatten(0, 1)
+    keys, values = _thread.keys[: len(index)], _thread.values[: len(index)]
+    torch.index_select(cached_keys.flatten(0, 2), 0, index, out=keys)
+    torch.index_select(cached_values.flatten(0, 2), 0, index, out=values)
+    shape = (sequences, kv_heads, -1, width)
+    return keys.view(shape), values.view(shape)
 
 
-def _fits(buffer: torch.Tensor, pages: torch.Tensor, count: int) -> bool:
-    return len(buffer) >= count and buffer.shape[1:] == pages.shape[1:] and buffer.dtype == pages.dtype
+def _fits(buffer: torch.Tensor, cached: torch.Tensor, count: int) -> bool:
+    return len(buffer) >= count and buffer.shape[-1] == cached.shape[-1] and buffer.dtype == cached.dtype
 
 
 def _decode(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: DecodeGroup, scaling: float | None
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
 ) -> torch.Tensor:
     """[sequences, heads, width]. The heads that share a KV head stand where queries do: no key is repeated."""
     count, heads, width = queries.shape
     kv_heads = keys.shape[1]
-    key, value = (states.view(count, -1, kv_heads, width)[:, : group.keys].transpose(1, 2) for states in (keys, values))
     query = queries.reshape(count, kv_heads, -1, width)
-    attended = scaled_dot_product_attention(query, key, value, attn_mask=group.mask, scale=scaling)
+    attended = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
     return attended.reshape(count, heads, width)
 
 
 def _prefill(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, chunk: PrefillChunk, scaling: float | None
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
 ) -> torch.Tensor:
     """[queries, heads, width]. KV heads are the batch, so that sharing one among heads is an expand, not a copy."""
     count, heads, width = queries.shape
     kv_heads = keys.shape[1]
     query = queries.reshape(count, kv_heads, -1, width).permute(1, 2, 0, 3)
-    key, value = (
-        states[chunk.keys].transpose(0, 1).unsqueeze(1).expand(-1, heads // kv_heads, -1, -1)
-        for states in (keys, values)
-    )
-    causal = chunk.mask is None
-    attended = scaled_dot_product_attention(query, key, value, attn_mask=chunk.mask, is_causal=causal, scale=scaling)
+    key, value = (states[0].unsqueeze(1).expand(-1, heads // kv_heads, -1, -1) for states in (keys, values))
+    attended = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling)
     return attended.permute(2, 0, 1, 3).reshape(count, heads, width)

@@ -125,19 +125,16 @@ def _keep_top_p(logits: torch.Tensor, params: Rows[SamplingParams]) -> torch.Ten
     index = torch.tensor(rows, device=logits.device)
     part = logits[index]
     wanted = _column([params[row].top_p for row in rows], logits)
+    total = part.logsumexp(dim=-1, keepdim=True)
     candidates = part.topk(min(NUCLEUS, part.shape[-1]), dim=-1).values
-    if bool((_mass(candidates, part).sum(dim=-1, keepdim=True) < wanted).any()):
+    mass = (candidates - total).exp()
+    if bool((mass.sum(dim=-1, keepdim=True) < wanted).any()):
         candidates = part.sort(dim=-1, descending=True).values
-    mass = _mass(candidates, part)
+        mass = (candidates - total).exp()
     kept = (mass.cumsum(dim=-1) - mass) < wanted
     floor = candidates.gather(1, kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1)
     logits[index] = part.masked_fill(part < floor, -torch.inf)
     return logits
-
-
-def _mass(candidates: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """Probabilities of `candidates`, which are some of `logits`."""
-    return (candidates - logits.logsumexp(dim=-1, keepdim=True)).exp()
 
 
 def _column(values: list[float], like: torch.Tensor) -> torch.Tensor:

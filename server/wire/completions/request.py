@@ -5,11 +5,12 @@ Never an engine call. A prompt is text, token ids, or a list of either; each is 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from engine.errors import InvalidRequestError
+from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.output.result import AnswerResult
 from engine.prompt.lowering import GenerateRequest
 from server.wire.completions.encoder import CompletionChunkShape
@@ -21,16 +22,16 @@ from server.wire.sampling_fields import INT64, MAX_CHOICES, SamplingFields, Toke
 DEFAULT_MAX_TOKENS = 16
 """The hosted API's default."""
 MAX_LOGPROBS = 5
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
-Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
-TokenPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
+# The first wrong element ends the check: a list of millions costs no million errors for each member of the union.
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+TokenPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
 
 
 class CompletionRequest(SamplingFields):
     """See `server.wire.dialect.ParsedRequest`."""
 
     refused: ClassVar[dict[str, str]] = SamplingFields.refused | {
-        "echo": "this server answers with the completion only",
         "suffix": "this server does not fill in the middle",
         "best_of": "this server returns every choice that it generates; use n",
         "response_format": "this server has no guided decoding",
@@ -39,9 +40,14 @@ class CompletionRequest(SamplingFields):
     prompt: str | TokenIds | Prompts | TokenPrompts
     max_tokens: int | None = Field(None, ge=1, le=INT64)
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    echo: bool | None = None
 
     def lower(self, request_id: str) -> GenerateRequest:
         self.refuse_unsupported()
+        if self.echo and self.logprobs is not None:
+            raise UnsupportedParameterError(
+                "echo", "with logprobs it asks for those of the prompt, which no engine gives"
+            )
         prompts = self._prompts()
         n = self.n or 1
         if n * len(prompts) > MAX_CHOICES:
@@ -52,8 +58,8 @@ class CompletionRequest(SamplingFields):
             request_id=request_id,
             prompts=prompts,
             sampling=self.sampling(self.logprobs),
-            text=self.text_params(),
-            max_tokens=DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens,
+            text=replace(self.text_params(), echo=bool(self.echo)),
+            max_tokens=self._max_tokens(),
             n=n,
             simulation=None if self.simulate is None else self.simulate.lower(),
         )
@@ -64,6 +70,11 @@ class CompletionRequest(SamplingFields):
 
     def whole(self, context: AnswerContext, result: AnswerResult, usage: Usage) -> bytes:
         return text_completion(context, result, usage, logprobs=self.logprobs is not None)
+
+    def _max_tokens(self) -> int | None:
+        if self.max_tokens is None and self.simulate is None:
+            return DEFAULT_MAX_TOKENS
+        return self.max_tokens  # a script says by itself where it ends
 
     def _prompts(self) -> tuple[str | tuple[int, ...], ...]:
         if isinstance(self.prompt, str):

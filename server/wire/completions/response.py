@@ -7,30 +7,20 @@ from typing import Any
 from engine.output.result import AnswerResult, ChoiceResult
 from server.wire.completions.logprobs import logprobs_object
 from server.wire.dialect import AnswerContext, Usage
-from server.wire.openai_answer import finish_reason, usage_object
+from server.wire.openai_answer import choice_end, envelope, usage_object
 from server.wire.sse import ascii_json
 
 
 def text_completion(context: AnswerContext, result: AnswerResult, usage: Usage, *, logprobs: bool) -> bytes:
     """The `text_completion` object as JSON. Every choice has finished."""
-    return ascii_json(
-        {
-            "id": f"cmpl-{context.request_id}",
-            "object": "text_completion",
-            "created": context.created,
-            "model": context.model,
-            "choices": [_choice(context, choice, logprobs=logprobs) for choice in result.choices],
-            "usage": usage_object(usage),
-        }
-    )
+    choices = [_choice(context, choice, logprobs=logprobs) for choice in result.choices]
+    return ascii_json(envelope("text_completion", "cmpl", context, choices) | {"usage": usage_object(usage)})
 
 
 def _choice(context: AnswerContext, choice: ChoiceResult, *, logprobs: bool) -> dict[str, Any]:
-    if choice.finished is None:
-        raise ValueError(f"choice {choice.index} has not finished")
     return {
         "index": choice.index,
         "text": choice.text,
         "logprobs": logprobs_object(choice.records, context.token_bytes) if logprobs else None,
-        "finish_reason": finish_reason(choice.finished),
+        "finish_reason": choice_end(choice),
     }

@@ -12,10 +12,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine.backends.transformers import plan as planning
 from engine.backends.transformers.attention import paged_attention, supports
-from engine.backends.transformers.plan import DecodeGroup, PageShape, make_plan
+from engine.backends.transformers.plan import CacheShape, DecodeGroup, make_plan
 
 PAGE, KV_HEADS, SHARING, WIDTH = 8, 2, 3, 16
 PAGES = 200
+SHAPE = CacheShape(KV_HEADS, WIDTH, torch.float32)
 LAYER = SimpleNamespace(layer_idx=0)
 
 
@@ -114,30 +115,33 @@ def test_random_steps() -> None:
         attend(kinds)
 
 
-def grouping(lengths: list[int]) -> list[DecodeGroup]:
-    """How sequences of so many keys, one query each, are grouped."""
+def grouping(lengths: list[int]) -> list[tuple[list[int], int]]:
+    """How sequences of so many keys, one query each, are grouped: which, and the keys that each reads."""
     offsets = [0]
     for length in lengths:
         offsets.append(offsets[-1] + length)
     rows = torch.cat([torch.arange(length) for length in lengths])
-    step = make_plan(torch.arange(len(lengths) + 1), torch.tensor(offsets), rows, PageShape(PAGE, torch.float32))
+    step = make_plan(torch.arange(len(lengths) + 1), torch.tensor(offsets), rows, SHAPE)
     assert sorted(query for part in step.parts for query in part.queries) == list(range(len(lengths)))
-    return [part for part in step.parts if isinstance(part, DecodeGroup)]
+    groups = [part for part in step.parts if isinstance(part, DecodeGroup)]
+    return [(part.queries, len(part.index) // KV_HEADS // len(part.queries)) for part in groups]
 
 
 def test_padding_is_bounded() -> None:
     """No group pads a sequence by much more than its own length, and like lengths stay together."""
-    assert len(grouping([50] * 10)) == 1
-    for group in grouping([10, 11, 100, 120, 500, 510, 2000]):
-        shortest = min([10, 11, 100, 120, 500, 510, 2000][query] for query in group.queries)
-        assert group.keys <= planning.PADDING * shortest + planning.SLACK * PAGE + PAGE
+    lengths = [10, 11, 100, 120, 500, 510, 2000]
+    assert grouping([50] * 10) == [(list(range(10)), 50)]
+    for members, keys in grouping(lengths):
+        shortest = min(lengths[member] for member in members)
+        assert keys == max(lengths[member] for member in members)
+        assert keys <= max(planning.PADDING * shortest, shortest + planning.SLACK)
 
 
 def test_a_group_reads_no_more_than_the_processors_cache_holds() -> None:
     """Many long sequences are split; a single one longer than that is read whole."""
-    tokens = planning.GROUP_TOKENS
-    assert [len(group.queries) for group in grouping([tokens // 4] * 10)] == [4, 4, 2]
-    assert [len(group.pages) * PAGE for group in grouping([2 * tokens])] == [2 * tokens]
+    limit = planning.GROUP_BYTES // SHAPE.key_bytes
+    assert [len(members) for members, _ in grouping([limit // 4] * 10)] == [4, 4, 2]
+    assert grouping([2 * limit]) == [([0], 2 * limit)]
 
 
 def test_layers_that_are_not_plain_are_left_to_the_library() -> None:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from engine.backends.transformers import TransformersBackend
+from engine.backends.transformers.continuous import SequenceState
 from engine.backends.transformers.sequence import Sequence
 from engine.config import EngineConfig
 from engine.errors import ContextLengthError, EngineUnavailableError, ModelLoadError
-from engine.types import FinishReason
+from engine.types import EngineRequest, FinishReason
 from tests.engine.backends.transformers_runs import answer, collect, is_empty, request, run, until
 
 pytestmark = pytest.mark.real_model
@@ -35,33 +36,49 @@ async def started(folder: Path, **settings: Any) -> AsyncIterator[TransformersBa
         await backend.close()
 
 
-async def test_a_full_cache_preempts_and_goes_on(demo_model: Path) -> None:
-    """Sequences that do not fit together take turns: all finish, greedy ones and seeded ones with the tokens they
-    have alone, each token reported once. Afterwards the engine still admits others, also when all were aborted."""
-    async with started(demo_model, num_kv_blocks=10, block_size=16, max_num_seqs=8, max_model_len=128) as backend:
-        kinds: list[dict[str, Any]] = [
-            {},
-            {"temperature": 1.0, "seed": 4, "repetition_penalty": 1.2},
-            {},
-            {"logprobs": 1},
-        ]
-        prompts = [[number, *PROMPT] for number in range(500, 504)]
-        alone = [
-            await answer(backend, prompt, 50, ignore_eos=True, **kind)
-            for prompt, kind in zip(prompts, kinds, strict=True)
-        ]
-        crowd = [request(prompt, 50, ignore_eos=True, **kind) for prompt, kind in zip(prompts, kinds, strict=True)]
-        together = await run(backend, *crowd)
+async def test_a_full_cache_preempts_and_goes_on(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences that do not fit together take turns.
+
+    All finish, greedy ones and seeded ones, with the tokens that they have alone, each reported once. Afterwards
+    the engine still admits others, also when all were aborted.
+    """
+    preempted: list[SequenceState] = []
+    again = SequenceState.create_equivalent_initial_request
+
+    def noted(state: SequenceState) -> SequenceState:
+        preempted.append(state)
+        return again(state)
+
+    monkeypatch.setattr(SequenceState, "create_equivalent_initial_request", noted)
+    async with started(demo_model, num_kv_blocks=8, block_size=16, max_num_seqs=8, max_model_len=128) as backend:
+        prompts = [[number, *PROMPT] for number in range(500, 503)]
+        kinds: list[dict[str, Any]] = [{}, {"temperature": 1.0, "seed": 4, "repetition_penalty": 1.2}, {"logprobs": 1}]
+
+        def crowd() -> list[EngineRequest]:
+            return [request(prompt, 32, ignore_eos=True, **kind) for prompt, kind in zip(prompts, kinds, strict=True)]
+
+        alone = [(await run(backend, one))[0] for one in crowd()]
+        assert not preempted
+        together = await run(backend, *crowd())
+        assert preempted
         assert [one.token_ids for one in together] == [one.token_ids for one in alone]
-        assert [len(one.logprobs) for one in together] == [0, 0, 0, 50]
+        assert [len(one.logprobs) for one in together] == [0, 0, 32]
         await until(backend, is_empty)
-        for one in crowd:
+
+        dropped, seen = crowd(), len(preempted)
+        for one in dropped:
             backend.submit(one)
-        await collect_some(backend, 70)
-        backend.abort([one.request_id for one in crowd])
+        while len(preempted) == seen:
+            await collect_some(backend, 1)
+        backend.abort([one.request_id for one in dropped])
         assert len((await answer(backend, PROMPT, 4, ignore_eos=True)).token_ids) == 4
+
+
+async def test_what_can_never_fit_is_refused(demo_model: Path) -> None:
+    """Prompt and output within the context but over the whole KV cache would stall the engine."""
+    async with started(demo_model, num_kv_blocks=8, block_size=16, max_model_len=1024) as backend:
         with pytest.raises(ContextLengthError):
-            backend.check(request([5] * 100, 61))
+            backend.check(request([5] * 100, 29))
         backend.check(request([5] * 100, 28))
 
 

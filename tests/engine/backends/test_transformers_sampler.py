@@ -46,10 +46,12 @@ def step(row: torch.Tensor, one: Sequence) -> int:
     return token_id
 
 
-def support(row: torch.Tensor, draws: int = 400, **sampling: Any) -> set[int]:
-    """The token ids that come up in so many draws."""
-    one = sequence(seed=1, **{"temperature": 1.0, **sampling})
-    return {step(row, one) for _ in range(draws)}
+def drawn_from(row: torch.Tensor, draws: int = 1500, **sampling: Any) -> Counter[int]:
+    """How often each token id comes up in so many draws, each a row of one batch with a seed of its own."""
+    sequences = [sequence(seed=seed, **{"temperature": 1.0, **sampling}) for seed in range(draws)]
+    scores = row.repeat(draws, 1)
+    choose(scores, sequences)
+    return Counter(scores.argmax(dim=-1).tolist())
 
 
 def test_plain_greedy_rows_are_left_alone() -> None:
@@ -106,7 +108,7 @@ def test_penalties_equal_a_recount_of_the_whole_sequence(penalties: dict[str, fl
     generated: list[int] = []
     for number in range(200):
         scores = logits(number, vocabulary=200).unsqueeze(0)
-        expected = int(penalized(scores[0], prompt, generated, **penalties).argmax())
+        expected = int(penalized(scores[0], prompt, generated, penalties).argmax())
         choose(scores, [one])
         assert int(scores.argmax()) == expected
         generated.append(source.choice([expected, source.randrange(200)]))
@@ -115,19 +117,16 @@ def test_penalties_equal_a_recount_of_the_whole_sequence(penalties: dict[str, fl
 
 
 def penalized(
-    row: torch.Tensor,
-    prompt: tuple[int, ...],
-    generated: list[int],
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    repetition_penalty: float = 1.0,
+    row: torch.Tensor, prompt: tuple[int, ...], generated: list[int], penalties: dict[str, float]
 ) -> torch.Tensor:
+    repetition = penalties.get("repetition_penalty", 1.0)
+    frequency, presence = penalties.get("frequency_penalty", 0.0), penalties.get("presence_penalty", 0.0)
     values = row.tolist()
     for token_id in {*prompt, *generated}:
         value = values[token_id]
-        values[token_id] = value / repetition_penalty if value > 0 else value * repetition_penalty
+        values[token_id] = value / repetition if value > 0 else value * repetition
     for token_id, count in Counter(generated).items():
-        values[token_id] -= frequency_penalty * count + presence_penalty
+        values[token_id] -= frequency * count + presence
     return torch.tensor(values)
 
 
@@ -141,7 +140,7 @@ def test_top_k_of_one_is_greedy() -> None:
 def test_top_k_keeps_the_k_likeliest(top_k: int) -> None:
     """Nothing outside the k likeliest is drawn, and all of them can be; more than the vocabulary is all of it."""
     row = logits(scale=0.3)
-    assert support(row, draws=1500, top_k=top_k) == set(row.topk(min(top_k, VOCABULARY)).indices.tolist())
+    assert set(drawn_from(row, top_k=top_k)) == set(row.topk(min(top_k, VOCABULARY)).indices.tolist())
 
 
 @pytest.mark.parametrize("top_p", [0.01, 0.3, 0.8, 0.99])
@@ -151,7 +150,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float) -> None:
     probabilities, ids = row.softmax(-1).sort(descending=True)
     before = probabilities.cumsum(-1) - probabilities
     kept = set(ids[before < top_p].tolist())
-    drawn = support(row, draws=1500, top_p=top_p)
+    drawn = set(drawn_from(row, top_p=top_p))
     assert drawn <= kept
     assert set(ids[before < top_p * 0.9].tolist()) <= drawn
 
@@ -159,7 +158,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float) -> None:
 def test_top_p_of_a_flat_distribution_looks_at_the_whole_row() -> None:
     """Where the nucleus is larger than the candidates looked at first, it is still whole."""
     row = torch.linspace(0.0, 0.1, 3 * sampler.NUCLEUS)
-    drawn = support(row, draws=3000, top_p=0.9)
+    drawn = set(drawn_from(row, draws=2000, top_p=0.9))
     assert len(drawn) > sampler.NUCLEUS
     assert min(drawn) >= len(row) * 0.09
 
@@ -169,17 +168,16 @@ def test_min_p_is_a_share_of_the_likeliest() -> None:
     row = logits(scale=0.8)
     probabilities = (row / 0.7).softmax(-1)
     kept = set((probabilities >= 0.2 * probabilities.max()).nonzero().flatten().tolist())
-    assert support(row, draws=1500, min_p=0.2, temperature=0.7) == kept
-    assert support(row, min_p=1.0) == {int(row.argmax())}
+    assert set(drawn_from(row, min_p=0.2, temperature=0.7)) == kept
+    assert set(drawn_from(row, draws=50, min_p=1.0)) == {int(row.argmax())}
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_draws_follow_the_distribution(temperature: float) -> None:
     """Frequencies come near the probabilities after temperature."""
     row = torch.tensor([2.0, 1.0, 0.0, -1.0, -math.inf])
-    one = sequence(seed=7, temperature=temperature)
-    draws = 4000
-    counts = Counter(step(row, one) for _ in range(draws))
+    draws = 20_000
+    counts = drawn_from(row, draws, temperature=temperature)
     for token_id, probability in enumerate((row / temperature).softmax(-1).tolist()):
         deviation = math.sqrt(probability * (1 - probability) / draws)
         assert abs(counts[token_id] / draws - probability) <= 5 * deviation
@@ -195,10 +193,11 @@ def test_nothing_impossible_is_drawn() -> None:
         assert step(row, one) == 3
 
 
-class Fixed:
+class Fixed(random.Random):
     """A source of one random number."""
 
     def __init__(self, number: float) -> None:
+        super().__init__()
         self.number = number
 
     def random(self) -> float:

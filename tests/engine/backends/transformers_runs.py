@@ -73,7 +73,7 @@ async def answer(backend: Backend, prompt: Sequence[int], max_tokens: int = 16, 
 async def until(backend: Backend, holds: Callable[[EngineStats], bool], seconds: float = STEP_SECONDS) -> EngineStats:
     """The first stats for which `holds`; fails when there are none within `seconds`."""
     async with asyncio.timeout(seconds):
-        while not holds(stats := backend.stats()):
+        while not holds(stats := backend.stats()):  # noqa: ASYNC110 - blocks are freed without a word
             await asyncio.sleep(0.005)
     return stats
 

@@ -103,9 +103,11 @@ def test_streams_as_it_decodes(name: str, units: list[tuple[str, ...]], skip: bo
     whole = library_decode(tokenizer, ids, skip)
     for at in {0, len(ids) // 2, len(ids)}:
         before = IncrementalDetokenizer(vocabulary, skip_special_tokens=skip).push(ids[:at])
-        detokenizer = IncrementalDetokenizer(vocabulary, ids[:at], skip_special_tokens=skip)
-        text = "".join(detokenizer.push_token(token_id) for token_id in ids[at:])
-        assert before + text + detokenizer.finish() == whole
+        spread = [each for token_id in ids[:at] for each in [*[-1] * 20, token_id]]
+        for prompt in (ids[:at], spread):
+            detokenizer = IncrementalDetokenizer(vocabulary, prompt, skip_special_tokens=skip)
+            text = "".join(detokenizer.push_token(token_id) for token_id in ids[at:])
+            assert before + text + detokenizer.finish() == whole
 
 
 @pytest.mark.parametrize("name", UNSTREAMABLE)

@@ -55,6 +55,19 @@ def test_prompt_of_hidden_ids_is_still_a_start() -> None:
     assert IncrementalDetokenizer(vocabulary, [1] * 100, skip_special_tokens=False).push(ids) == " I am"
 
 
+@pytest.mark.parametrize("name", ["llama2", "smollm2", "gemma3"])
+@pytest.mark.parametrize("invisible", [1, -1, 10**6])
+def test_invisible_ids_in_a_long_prompt(name: str, invisible: int) -> None:
+    """However many skipped or unknown ids stand before the first visible one and after the last, none counts."""
+    vocabulary = vocabularies.vocabulary(name)
+    ids = encoded(name, "I am 𒀀𒁀")
+    for at in range(len(ids) + 1):
+        spread = [each for token_id in ids[:at] for each in [*[invisible] * 40, token_id]] + [invisible] * 40
+        plain, padded = IncrementalDetokenizer(vocabulary, ids[:at]), IncrementalDetokenizer(vocabulary, spread)
+        assert padded.state is plain.state
+        assert padded.push(ids[at:]) == plain.push(ids[at:])
+
+
 def test_finish_ends_it() -> None:
     """After `finish` every push raises, also an empty one; a second `finish` gives nothing."""
     vocabulary = vocabularies.vocabulary("smollm2")

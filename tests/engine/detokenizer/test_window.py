@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.engine.detokenizer.samples import TEXTS
 from tests.engine.detokenizer.strategies import encoded, quick
 
 
+@cache
 def windowed(name: str) -> Vocabulary:
     """A real vocabulary, behind a decoder that only the library can run."""
     tokenizer = Tokenizer.from_file(str(vocabularies.tokenizer_file(name)))
@@ -33,7 +35,7 @@ def windowed(name: str) -> Vocabulary:
     return vocabulary
 
 
-WINDOWED = {name: windowed(name) for name in ("smollm2", "llama2")}
+WINDOWED = ("smollm2", "llama2")
 
 
 @pytest.mark.parametrize("name", WINDOWED)
@@ -43,7 +45,7 @@ def test_text_comes_back_at_every_cut(name: str, text: str) -> None:
     ids, whole = encoded(name, text), decoded(name, encoded(name, text), skip_special_tokens=True)
     for at in range(len(ids) + 1):
         before = IncrementalDetokenizer(vocabularies.vocabulary(name)).push(ids[:at])
-        detokenizer = IncrementalDetokenizer(WINDOWED[name], ids[:at])
+        detokenizer = IncrementalDetokenizer(windowed(name), ids[:at])
         pieces = [detokenizer.push_token(token_id) for token_id in ids[at:]]
         assert before + "".join(pieces) + detokenizer.finish() == whole
 
@@ -56,14 +58,14 @@ def test_hidden_and_unknown_ids(name: str, data: st.DataObject) -> None:
     ids = encoded(name, "a 𠮷 שלום 🌶")
     noise = st.lists(st.sampled_from([-1, 0, 1, 2, 10**6, 2**70]), max_size=12)
     noisy = [each for token_id in ids for each in [*data.draw(noise), token_id]]
-    detokenizer = IncrementalDetokenizer(WINDOWED[name])
+    detokenizer = IncrementalDetokenizer(windowed(name))
     assert detokenizer.push(noisy) + detokenizer.finish() == "a 𠮷 שלום 🌶"
 
 
 def test_invalid_bytes_do_not_stall() -> None:
     """Bytes that can't become a character are shown after a few tokens at the latest, and later text is not held."""
     stray, text = 131, encoded("smollm2", " fine")
-    detokenizer = IncrementalDetokenizer(WINDOWED["smollm2"])
+    detokenizer = IncrementalDetokenizer(windowed("smollm2"))
     assert detokenizer.push([stray] * 9 + text) == "\ufffd" * 9 + " fine"
     assert not detokenizer.pending
     assert detokenizer.finish() == ""
@@ -71,7 +73,7 @@ def test_invalid_bytes_do_not_stall() -> None:
 
 def test_end_in_the_middle_of_a_character() -> None:
     """An incomplete character at the end is one U+FFFD, and only at the end."""
-    detokenizer = IncrementalDetokenizer(WINDOWED["smollm2"])
+    detokenizer = IncrementalDetokenizer(windowed("smollm2"))
     assert (detokenizer.push([19556, 15107, 230]), detokenizer.pending) == ("Hello ", True)
     assert detokenizer.finish() == "\ufffd"
 

@@ -201,3 +201,17 @@ def test_an_end_from_outside_releases_what_was_held(vocabulary: Vocabulary, reas
     run.take(run.processor.end(reason, "because"))
     assert run.result.text == "Hello\ufffd"
     assert run.processor.end(reason).finished is None
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_echo_is_the_joint_decoding_and_no_stop_is_looked_for_in_it(vocabulary: Vocabulary, size: int) -> None:
+    """With echo the answer is prompt and completion decoded as one, spans and stops counting from the completion on."""
+    prompt, output = [19556, 905, 15107, 230], [131, 905, 19556]
+    request = EngineRequest("r", prompt, SamplingParams(max_tokens=9, logprobs=0))
+    run = Run(vocabulary, request, TextParams(stop=("world", "lo"), echo=True))
+    result = run.feed(output, [size], FinishReason.STOP)
+    assert result.text == "Hello world \U0001f336 "
+    assert [(record.token_id, record.start, record.end) for record in result.records] == [(131, 12, 13), (905, 13, 14)]
+    assert result.finished is not None
+    assert result.finished.stop == "world"
+    assert result.completion_tokens == 2

@@ -1,0 +1,174 @@
+"""Requests that can't be served, each with the field that the answer must name. Never a check: the tests have those."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tests.server.replies import CHAT, COMPLETIONS, MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A valid request of the path with these fields replaced."""
+
+    fields: dict[str, Any]
+    param: str | None
+    path: str = CHAT
+    status: int = 400
+
+    @property
+    def body(self) -> dict[str, Any]:
+        valid: dict[str, Any] = {"messages": MESSAGES} if self.path == CHAT else {"prompt": [905]}
+        return {**valid, "max_tokens": 2, **self.fields}
+
+
+def one(name: str, *values: Any, **where: Any) -> list[Bad]:
+    """The same field with different values, itself to be named."""
+    return [Bad({name: value}, name, **where) for value in values]
+
+
+def message(param: str, **fields: Any) -> Bad:
+    """A single message of these fields."""
+    return Bad({"messages": [fields]}, param)
+
+
+NUMBERS = [
+    *one("n", 0, -1, 129, 5_000_000, "2", 1.5, True, []),
+    *one("temperature", -0.1, 2.1, 999_999, "hot", True, [1]),
+    *one("top_p", -1, 0, 1.5, "1"),
+    *one("min_p", -0.1, 1.1),
+    *one("top_k", -2, 10**30, 1.5, "5"),
+    *one("presence_penalty", 1e300, -2.1, "x"),
+    *one("frequency_penalty", 2.5, -1e300),
+    *one("repetition_penalty", 0, -1, 1e9),
+    *one("seed", 99999999999999999999999, -(2**63) - 1, "x", 1.5),
+    *one("max_tokens", 0, -5, True, "12", 2.0, 10**20, 8_193),
+    *one("max_completion_tokens", 0, "12", 100_000),
+    *one("min_tokens", -1, "x"),
+    *one("top_logprobs", 1_000_000_000, 21, -1, "5", 5),
+    *one("logprobs", 1, "true"),
+    *one("logprobs", 6, -1, True, "1", path=COMPLETIONS),
+    *one("max_tokens", 0, -1, 100_000, path=COMPLETIONS),
+    *one("n", 0, 129, path=COMPLETIONS),
+]
+TOKEN_IDS = [
+    Bad({"logit_bias": {"AI": -100}}, "logit_bias"),
+    Bad({"logit_bias": {"49152": 5}}, "logit_bias"),
+    Bad({"logit_bias": {"-1": 5}}, "logit_bias"),
+    Bad({"logit_bias": {"": 5}}, "logit_bias"),
+    Bad({"logit_bias": {"5": "NaN"}}, "logit_bias.5"),
+    Bad({"logit_bias": {"5": 1e9}}, "logit_bias.5"),
+    Bad({"logit_bias": {"5": None}}, "logit_bias.5"),
+    Bad({"logit_bias": {str(token_id): 1 for token_id in range(2_000)}}, "logit_bias"),
+    *one("logit_bias", [], "x"),
+    *one("stop_token_ids", [151_645], [-1], [49_152], 5, [1] * 1_001),
+    Bad({"stop_token_ids": ["x"]}, "stop_token_ids[0]"),
+    Bad({"stop_token_ids": [1, 1.5]}, "stop_token_ids[1]"),
+    *one("prompt", [49_152], [-1], [[1], [49_152]], path=COMPLETIONS),
+]
+STOPS = [
+    Bad({"stop": [""]}, "stop[0]"),
+    Bad({"stop": ["a", ""]}, "stop[1]"),
+    Bad({"stop": ["a", 3]}, "stop[1]"),
+    *one("stop", "", 3, {}, ["x"] * 1_001),
+    Bad({"stop": ["x" * 16_385]}, "stop[0]"),
+    *one("stop", "x" * 16_385, ["x" * 100] * 200),
+]
+PROMPTS = [
+    *one("prompt", "", [], {}, 3, None, True, path=COMPLETIONS),
+    *one("prompt", [[1]] * 129, ["a"] * 129, [[1]] * 100_000, path=COMPLETIONS),
+    Bad({"prompt": [[1], []]}, "prompt[1]", COMPLETIONS),
+    Bad({"prompt": [1, "a"]}, "prompt[1]", COMPLETIONS),
+    Bad({"prompt": ["a", 1]}, "prompt[1]", COMPLETIONS),
+    Bad({"prompt": [[1], "a"]}, "prompt[1]", COMPLETIONS),
+    Bad({"prompt": [["a"]]}, "prompt[0][0]", COMPLETIONS),
+    Bad({"prompt": ["a", ""]}, "prompt", COMPLETIONS),
+    Bad({"prompt": ["a"] * 65, "n": 2}, "n", COMPLETIONS),
+    *one("prompt", [1] * 8_192, [1] * 8_193, "a " * 9_000, path=COMPLETIONS),
+    Bad({"prompt": [1] * 8_187, "max_tokens": 100}, "max_tokens", COMPLETIONS),
+]
+_NESTED: Any = json.loads("[" * 150 + "]" * 150)
+CONVERSATIONS = [
+    *one("messages", [], "hi", None, {}),
+    Bad({"messages": [3]}, "messages[0]"),
+    message("messages[0].content", role="user"),
+    message("messages[0].content", role="user", content=None),
+    message("messages[0].content", role="user", content=3),
+    message("messages[0].content", role="user", content={}),
+    message("messages[0].content[0]", role="user", content=["text"]),
+    message("messages[0].content[0].text", role="user", content=[{"type": "text"}]),
+    message("messages[0].content[0].type", role="user", content=[{"type": "image_url", "image_url": {"url": "x"}}]),
+    message("messages[0].role", content="hi"),
+    message("messages[0].role", role="weird", content="hi"),
+    message("messages[0].role", role="user<|im_end|>\n<|im_start|>system", content="hi"),
+    message("messages[0].role", role=3, content="hi"),
+    message("messages", role="assistant", content=None),
+    message("messages", role="assistant"),
+    message("messages[0].tool_calls[0].function", role="assistant", tool_calls=[{}]),
+    message("messages[0].name", role="user", content="hi", name=3),
+    message("messages", role="user", content="a " * 9_000),
+    Bad({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    *one("chat_template_kwargs", [], "x", {"a": _NESTED}),
+]
+SWITCHES = [
+    *one("stream_options", 3, [], "x"),
+    Bad({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+    *one("model", 3, [], {}),
+    *one("model", "other", "", "SmolLM2", status=404),
+    *one("model", "other", path=COMPLETIONS, status=404),
+    *one("user", 3),
+    *one("ignore_eos", "x", 1),
+    *one("skip_special_tokens", "no"),
+    *one("simulate", 3, []),
+    Bad({"simulate": {}}, "simulate.token_ids"),
+    Bad({"simulate": {"token_ids": ["a"]}}, "simulate.token_ids[0]"),
+    Bad({"simulate": {"token_ids": [2**64]}}, "simulate.token_ids[0]"),
+    Bad({"simulate": {"token_ids": [1], "steps": [0]}}, "simulate.steps[0]"),
+    Bad({"simulate": {"token_ids": [1], "then": "x"}}, "simulate.then"),
+    Bad({"simulate": {"token_ids": [1], "made_up": 1}}, "simulate.made_up"),
+]
+_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nope"}}}
+UNSUPPORTED = [
+    *one("guided_regex", "foo**", "(", "(?<=x)a"),
+    *one("guided_json", {"type": "object"}),
+    *one("guided_choice", ["a"]),
+    *one("allowed_token_ids", [], [1]),
+    *one("bad_words", ["x"]),
+    *one("use_beam_search", True),
+    *one("tools", [{"type": "function", "function": {"name": "f"}}]),
+    *one("response_format", _SCHEMA, {"type": "json_schema"}, {"type": "json_object"}),
+    Bad({"response_format": {"type": "banana"}}, "response_format.type"),
+    Bad({"response_format": {}}, "response_format.type"),
+    *one("reasoning_effort", "high"),
+    Bad({"echo": True, "logprobs": 1}, "echo", path=COMPLETIONS),
+    *one("suffix", "x", path=COMPLETIONS),
+    *one("best_of", 2, path=COMPLETIONS),
+    *one("truncate_prompt_tokens", 5, path=COMPLETIONS),
+]
+ROWS = [*NUMBERS, *TOKEN_IDS, *STOPS, *PROMPTS, *CONVERSATIONS, *SWITCHES, *UNSUPPORTED]
+
+BODIES: dict[str, bytes] = {
+    "empty": b"",
+    "blank": b" \r\n",
+    "cut": b'{"messages": [',
+    "null": b"null",
+    "array": b"[]",
+    "string": b'"hi"',
+    "number": b"1",
+    "NaN": b'{"temperature": NaN}',
+    "Infinity": b'{"temperature": Infinity}',
+    "-Infinity": b'{"temperature": -Infinity}',
+    "1e999": b'{"temperature": 1e999}',
+    "bad UTF-8": b'{"messages": [{"role": "user", "content": "\xff"}]}',
+    "UTF-16": '{"messages": []}'.encode("utf-16"),
+    "lone surrogate": b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+    "trailing": b'{"messages": [{"role": "user", "content": "hi"}]} x',
+    "single quotes": b"{'messages': []}",
+    "deep array": b"[" * 200_000,
+    "deep object": b'{"a":' * 200_000,
+    "form": b"messages=hi",
+    "binary": bytes(range(256)),
+}
+"""Bodies that are no request at all, on either path."""

@@ -1,0 +1,180 @@
+"""Settings: file, then environment, then flags; a mistake is named with its key and the nearest known one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ConfigError
+from server.config import KEYS, Settings, load_settings
+
+YAML = """
+engine:
+  kind: simulated
+  step_interval_ms: 1.5
+  faults: {fail_after_tokens: 3}
+server:
+  port: 9000
+  api_keys: [a, "1"]
+"""
+TOML = """
+[engine]
+kind = "simulated"
+step_interval_ms = 1.5
+faults.fail_after_tokens = 3
+[server]
+port = 9000
+api_keys = ["a", "1"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own settings are none of the test's."""
+    for key in KEYS:
+        monkeypatch.delenv("TAILRACE__" + key.upper().replace(".", "__"), raising=False)
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.yaml", YAML), ("a.yml", YAML), ("a.toml", TOML)])
+def test_both_formats_say_the_same(tmp_path: Path, name: str, text: str) -> None:
+    """YAML and TOML give equal settings, the rest being defaults."""
+    settings = load_settings(written(tmp_path, name, text), [])
+    assert settings.engine.kind == "simulated"
+    assert settings.engine.step_interval_ms == 1.5
+    assert settings.engine.faults.fail_after_tokens == 3
+    assert (settings.server.port, settings.server.api_keys) == (9000, ("a", "1"))
+    assert settings.server.keepalive_seconds == 15
+
+
+def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag overrides the environment, which overrides the file; of two equal flags the last counts."""
+    file = written(tmp_path, "a.yaml", YAML)
+    monkeypatch.setenv("TAILRACE__SERVER__PORT", "9001")
+    monkeypatch.setenv("TAILRACE__ENGINE__FAULTS__FAIL_AFTER_TOKENS", "4")
+    assert load_settings(file, []).server.port == 9001
+    settings = load_settings(file, [("server.port", "9002"), ("server.port", "9003")])
+    assert settings.server.port == 9003
+    assert settings.engine.faults.fail_after_tokens == 4
+    assert settings.engine.step_interval_ms == 1.5
+
+
+def test_defaults() -> None:
+    """Without any source there are settings that work."""
+    assert load_settings(None, []) == Settings()
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "engine: {}\n", "server:\n  # port: 1\nengine:\n  faults:\n"])
+def test_an_empty_section_says_nothing(tmp_path: Path, text: str) -> None:
+    """A file or section of nothing but comments is no error."""
+    assert load_settings(written(tmp_path, "a.yaml", text), []) == Settings()
+
+
+@pytest.mark.parametrize("text", ["engine: 3\n", "made_up: {}\n", "made_up:\n", "server: {port: {}}\n"])
+def test_a_section_that_is_none(tmp_path: Path, text: str) -> None:
+    """A section of another name, or a value in a section's place, is refused."""
+    with pytest.raises(ConfigError, match=text.split(":", maxsplit=1)[0]):
+        load_settings(written(tmp_path, "a.yaml", text), [])
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("server.prt", "server.port"),
+        ("server.keepalive_second", "server.keepalive_seconds"),
+        ("engine.behavior", "engine.behaviour"),
+        ("max_num_seqs", "engine.max_num_seqs"),
+        ("engine.faults.crash_after_step", "engine.faults.crash_after_steps"),
+    ],
+)
+def test_an_unknown_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, nearest: str) -> None:
+    """From whichever source, with the nearest known key."""
+    words = f"unknown setting '{key}'; did you mean '{nearest}'"
+    with pytest.raises(ConfigError, match=words):
+        load_settings(None, [(key, "1")])
+    with pytest.raises(ConfigError, match=words):
+        load_settings(written(tmp_path, "a.toml", f"{key} = 1\n"), [])
+    monkeypatch.setenv("TAILRACE__" + key.upper().replace(".", "__"), "1")
+    with pytest.raises(ConfigError, match=words):
+        load_settings(None, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("server.port", "x"),
+        ("server.port", "70000"),
+        ("server.port", "-1"),
+        ("server.keepalive_seconds", "0"),
+        ("server.max_queued_requests", "0"),
+        ("server.drain_timeout_seconds", "-1"),
+        ("server.log_level", "loud"),
+        ("server.api_keys", "sha256:beef"),
+        ("server.api_keys", "fine,sha256:" + "x" * 64),
+        ("engine.kind", "warp"),
+        ("engine.tokens_per_step", "0"),
+        ("engine.max_num_seqs", "many"),
+        ("engine.faults.fail_after_tokens", "-1"),
+    ],
+)
+def test_a_bad_value_is_named(key: str, value: str) -> None:
+    """The message begins with the key, and shows no key that is a secret."""
+    with pytest.raises(ConfigError) as raised:
+        load_settings(None, [(key, value)])
+    assert str(raised.value).startswith(key)
+    assert "Value error" not in str(raised.value)
+    assert "xxx" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.yaml", "engine: ["), ("a.toml", "x ="), ("a.yaml", "- a\n- b\n"), ("a.yaml", "word"), ("a.toml", "\x00")],
+)
+def test_a_file_that_is_none(tmp_path: Path, name: str, text: str) -> None:
+    """What can't be read is refused by the file's name."""
+    with pytest.raises(ConfigError, match=name):
+        load_settings(written(tmp_path, name, text), [])
+    with pytest.raises(ConfigError, match=r"missing\.yaml"):
+        load_settings(tmp_path / "missing.yaml", [])
+
+
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [
+        ("a", ("a",)),
+        ("a,b", ("a", "b")),
+        ("[a, b]", ("a", "b")),
+        ("123", ("123",)),
+        ("", ()),
+        ("sha256:" + "aB" * 32, ("sha256:" + "aB" * 32,)),
+    ],
+)
+def test_api_keys_from_a_flag(value: str, keys: tuple[str, ...]) -> None:
+    """Several are separated by commas, and a key may look like a number."""
+    assert load_settings(None, [("server.api_keys", value)]).server.api_keys == keys
+
+
+@pytest.mark.parametrize("name", ["2024", "null", "a #1", "true", "1e3", "a: b"])
+def test_names_are_taken_as_they_are(name: str) -> None:
+    """Text that YAML would read as something else stays text where text is wanted."""
+    flags: list[tuple[str, Any]] = [("engine.model", name), ("engine.served_model_name", name)]
+    settings = load_settings(None, flags)
+    assert (settings.engine.model, settings.engine.served_model_name) == (name, name)
+
+
+def test_null_unsets() -> None:
+    """Where None is a value, `null` says it."""
+    assert load_settings(None, [("engine.num_kv_blocks", "null")]).engine.num_kv_blocks is None
+
+
+def test_settings_are_frozen() -> None:
+    """Nobody changes a setting later."""
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings(None, []).server.port = 1  # type: ignore[misc]
