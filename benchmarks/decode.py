@@ -79,7 +79,8 @@ async def backend_rate(backend: TransformersBackend, batch: list[list[int]], tok
         backend.submit(EngineRequest(name, prompt, sampling))
     started: set[str] = set()
     while len(started) < len(names):
-        started.update(output.request_id for output in (await backend.next_step()).outputs)
+        # The last words of the aborted streams of an earlier round may still come out.
+        started.update({output.request_id for output in (await backend.next_step()).outputs}.intersection(names))
     begin, count = time.perf_counter(), 0
     for _ in range(tokens):
         count += sum(len(output.token_ids) for output in (await backend.next_step()).outputs)

@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tokenizers.decoders import DecodeStream
 
 from engine.detokenizer import IncrementalDetokenizer, StopMatcher
+from engine.output.processor import SequenceProcessor
+from engine.types import EngineRequest, SamplingParams, SequenceOutput, TextParams
 from tests import vocabularies
 
 TEXTS = {
@@ -102,6 +104,21 @@ def push_token_over_sequences(name: str, ids: Ids) -> Contender:
         for step in steps:
             for sequence, token_id in zip(sequences, step, strict=True):
                 sequence.push_token(token_id)
+
+    return run
+
+
+def processor_over_sequences(name: str, ids: Ids) -> Contender:
+    """The same steps through the engine's whole output processor: text, aligned token list, output step."""
+    vocabulary = vocabularies.vocabulary(name)
+    request = EngineRequest("benchmark", [], SamplingParams(max_tokens=len(ids)))
+    steps = [[SequenceOutput("benchmark", [token_id]) for token_id in step] for step in staggered_steps(ids)]
+
+    def run() -> None:
+        processors = [SequenceProcessor(vocabulary, request, TextParams(), 0) for _ in range(SEQUENCES)]
+        for step in steps:
+            for processor, output in zip(processors, step, strict=True):
+                processor.feed(output)
 
     return run
 
@@ -189,6 +206,7 @@ def contenders(name: str, ids: Ids) -> dict[str, Contender]:
     chosen = {
         "push": one_id_a_push(name, ids, ()),
         "push_token x256": push_token_over_sequences(name, ids),
+        "processor x256": processor_over_sequences(name, ids),
         "in line x256": step_over_sequences(name, ids, ()),
         "DecodeStream": decode_stream(name, ids),
         "DecodeStream x256": decode_stream_over_sequences(name, ids),

@@ -105,7 +105,7 @@ def test_the_main_config_shows_the_defaults() -> None:
     assert load_settings(REPOSITORY / "configs" / "tailrace.yaml", []) == load_settings(None, [])
 
 
-@pytest.mark.parametrize("target", re.findall(r"`(tests/[^`]+)`", README))
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"`(tests/[^`]+)`", README))))
 def test_the_tests_that_the_guarantees_name_exist(target: str) -> None:
     """Each guarantee's test is there."""
     assert (REPOSITORY / target).exists()

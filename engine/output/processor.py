@@ -16,7 +16,7 @@ class SequenceProcessor:
 
     __slots__ = (
         "_alignment",
-        "_detokenizer",
+        "_decoding",
         "_echo",
         "_matcher",
         "_released_tokens",
@@ -42,13 +42,14 @@ class SequenceProcessor:
         self._vocabulary = vocabulary
         self._sampling = request.sampling
         self._text = text
-        self._detokenizer = IncrementalDetokenizer(
+        detokenizer = IncrementalDetokenizer(
             vocabulary,
             () if text.echo else request.prompt_token_ids,
             text.skip_special_tokens,
             text.spaces_between_special_tokens,
         )
-        self._echo = self._detokenizer.push(request.prompt_token_ids) if text.echo else ""
+        self._echo = detokenizer.push(request.prompt_token_ids) if text.echo else ""
+        self._decoding = detokenizer.state
         self._matcher = StopMatcher(text.stop, text.include_stop) if text.stop else None
         self._alignment = TokenAlignment(len(self._echo))
         self._released_tokens = 0
@@ -91,8 +92,9 @@ class SequenceProcessor:
         return None
 
     def _take_token(self, token_id: int, logprobs: TokenLogprobs | None, parts: list[str]) -> str | None:
-        text = self._detokenizer.push_token(token_id)
-        self._alignment.add(token_id, len(text), self._detokenizer.pending, logprobs)
+        # The detokenizer's look-up in line: its method would cost as much again, at every token.
+        text, self._decoding = self._decoding[token_id]
+        self._alignment.add(token_id, len(text), self._decoding.pending, logprobs)
         return self._take_text(text, parts) if text else None
 
     def _take_text(self, text: str, parts: list[str]) -> str | None:
@@ -127,7 +129,7 @@ class SequenceProcessor:
 
     def _flush(self, parts: list[str]) -> str | None:
         """The held-back text, through the same matcher as any other; returns a stop string that it completed."""
-        tail = self._detokenizer.finish()
+        tail = self._decoding.finish()
         matched = self._take_text(tail, parts) if tail else None
         if matched is None and self._matcher is not None:
             parts.append(self._matcher.finish())

@@ -185,7 +185,7 @@ async def test_a_fault_in_one_answers_text_ends_that_answer_alone(
     async with running_core(vocabulary) as core:
         broken = core.open([scripted("broken", [HELLO] * 10)], TextParams())
         healthy = core.open([scripted("healthy", [HELLO] * 10)], TextParams())
-        monkeypatch.setattr(broken.processors[0], "_detokenizer", None)
+        monkeypatch.setattr(broken.processors[0], "_decoding", None)
         results = await asyncio.gather(fold(broken), fold(healthy))
         ends = [result.choices[0].finished for result in results]
         assert [end.reason for end in ends if end] == [FinishReason.ERROR, FinishReason.STOP]
