@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import timeit
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, Literal
@@ -129,10 +129,11 @@ def refused_field(call: Callable[[], object]) -> str | None:
 
 
 def test_a_million_wrong_elements_cost_little() -> None:
-    """A list is refused at its first fault: no error is made for each element and each kind of prompt."""
+    """A list is refused at its first fault, for little more than reading its JSON takes: no error for each element."""
     body = json.dumps({"prompt": [[1]] * 200_000}).encode()
-    began = time.process_time()
+    reading = min(timeit.repeat(lambda: json.loads(body), number=1, repeat=5))
+    refusing = min(timeit.repeat(lambda: refusal(body, CompletionRequest), number=1, repeat=5))
+    assert refusing < 5 * reading
     error = refusal(body, CompletionRequest)
-    assert time.process_time() - began < 0.5
     assert error.param == "prompt"
     assert "128" in error.message
