@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -137,7 +138,8 @@ class EngineCore:
 
     def _dispatch(self, step: StepOutputs) -> None:
         self.steps_total += 1
-        overrun = [request_id for output in step.outputs if (request_id := self._feed(output)) is not None]
+        now = time.monotonic()
+        overrun = [request_id for output in step.outputs if (request_id := self._feed(output, now)) is not None]
         self._abort(overrun, AbortReason.STOP_STRING)
 
     def _process(self, processor: SequenceProcessor, output: SequenceOutput) -> OutputStep:
@@ -148,13 +150,15 @@ class EngineCore:
             logger.exception("the output of %s could not be processed", output.request_id)
             return processor.fail("the server could not turn this answer's tokens into text")
 
-    def _feed(self, output: SequenceOutput) -> str | None:
+    def _feed(self, output: SequenceOutput, now: float) -> str | None:
         """Hands one output to its sequence; returns the id when the answer ended before the backend knows of it."""
         self.generated_tokens_total += len(output.token_ids)
         sequence = self._live.get(output.request_id)
         if sequence is None:
             self.zombie_tokens_total += len(output.token_ids)
             return None
+        if output.token_ids:
+            sequence.stream.sampled(now)
         update = self._process(sequence.processor, output)
         if update.delta is not None or update.finished is not None:
             sequence.stream.deliver(update)

@@ -37,6 +37,9 @@ class SequenceStream:
         self.processors = processors
         self.abort_reason = AbortReason.DISCONNECT
         """Why leaving unfinished aborts; whoever leaves for another reason sets it first."""
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        """When the engine sampled its first and its latest token, on the monotonic clock, held back or not."""
         self._owner = owner
         self._mail: dict[int, OutputStep] = {}
         self._unfinished = len(processors)
@@ -68,6 +71,12 @@ class SequenceStream:
         for request, processor in zip(self.requests, self.processors, strict=True):
             counted.setdefault(id(request.prompt_token_ids), processor.cached_tokens)
         return sum(counted.values())
+
+    def sampled(self, now: float) -> None:
+        """The core's side: a step that ended at `now` held tokens of this stream."""
+        if self.first_token_at is None:
+            self.first_token_at = now
+        self.last_token_at = now
 
     def deliver(self, step: OutputStep) -> None:
         """The core's side: puts a step into the choice's mailbox and wakes the consumer."""

@@ -32,6 +32,7 @@ class Account:
     """Their text was accepted by the socket while the client was connected."""
     written_bytes: int = 0
     first_token_at: float | None = None
+    """When the engine sampled it, held back or not; the time of its text is the reader's to measure."""
     last_token_at: float | None = None
     ended_at: float | None = None
     finish_reasons: list[str] = field(default_factory=list)
@@ -40,12 +41,6 @@ class Account:
     error: str | None = None
     state: StreamState = field(default_factory=StreamState)
     rejected: bool = False
-
-    def took(self, steps: Sequence[OutputStep], now: float) -> None:
-        """The engine said something."""
-        if any(step.completion_tokens for step in steps):
-            self.first_token_at = self.first_token_at or now
-            self.last_token_at = now
 
     def wrote(self, steps: Sequence[OutputStep]) -> None:
         """The socket accepted these steps' events."""
@@ -60,7 +55,10 @@ class Account:
 
     @property
     def time_to_first_token(self) -> float | None:
-        return None if self.first_token_at is None else self.first_token_at - self.started_at
+        return self._since_start(self.first_token_at)
+
+    def _since_start(self, moment: float | None) -> float | None:
+        return None if moment is None else moment - self.started_at
 
     def as_record(self) -> dict[str, Any]:
         """The structured log line: quantities by name, seconds and tokens."""
@@ -82,6 +80,7 @@ class Account:
             "delivered_is": "written",
             "written_bytes": self.written_bytes,
             "time_to_first_token_seconds": _rounded(self.time_to_first_token),
+            "time_to_last_token_seconds": _rounded(self._since_start(self.last_token_at)),
             "duration_seconds": _rounded(ended - self.started_at),
         }
         optional = {

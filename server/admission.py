@@ -20,13 +20,18 @@ class Admission:
     def ready(self) -> bool:
         return self._core.ready and not self.draining
 
-    def check(self) -> None:
-        """Raises `EngineUnavailableError` or `EngineOverloadedError` when one more request can't be taken now."""
+    def check(self, sequences: int = 1) -> None:
+        """Raises `EngineUnavailableError` or `EngineOverloadedError` when so many more sequences can't be taken now.
+
+        Where nothing waits, one request is always let in, however many choices it wants.
+        """
         if self.draining:
             raise EngineUnavailableError("the server is draining and takes no new requests")
         if not self._core.ready:
             raise EngineUnavailableError(self._core.failure or "the engine is not running")
         waiting = self._core.stats().waiting
-        if waiting >= self._max_queued_requests:
-            message = f"{waiting} requests are waiting, which is this server's bound; try again later"
+        if waiting and waiting + sequences > self._max_queued_requests:
+            message = (
+                f"{waiting} sequences are waiting; this server queues {self._max_queued_requests}; try again later"
+            )
             raise EngineOverloadedError(message, retry_after=RETRY_AFTER_SECONDS)

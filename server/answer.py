@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -24,9 +25,13 @@ from server.admission import Admission
 from server.config import ServerConfig
 from server.delivery import ClientSocket, SlowClientError, run_while_connected
 from server.lifecycle import Delivery, Generation
+from server.threads import off_the_loop
 from server.wire import sse
 from server.wire.dialect import AnswerContext, ParsedRequest, Usage
 from server.wire.errors import facts_of
+
+INLINE_RECORDS = 4_096
+"""Tokens and alternatives of a whole answer that are put into JSON on the event loop: some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class Answer(Response):
             self._close(stream, socket)
 
     async def _run(self, stream: SequenceStream, socket: ClientSocket, receive: Receive) -> None:
-        self._services.admission.check()
+        self._services.admission.check(len(self._plan.requests))
         state = self._account.state
         async with stream:
             state.generate(Generation.QUEUED)
@@ -103,6 +108,7 @@ class Answer(Response):
             if (failure := _failure(steps)) is not None:
                 self._account.error = str(failure)
                 await socket.end(data + encoder.error(facts_of(failure)))
+                self._account.wrote(steps)
                 return
             if stream.finished:
                 await socket.end(data + encoder.finish(self._usage(stream)))
@@ -123,10 +129,15 @@ class Answer(Response):
             for step in steps:
                 result.fold(step)
             taken += steps
-        body = self._plan.parsed.whole(self._plan.context, result, self._usage(stream))
+        make_body = partial(self._plan.parsed.whole, self._plan.context, result, self._usage(stream))
+        body = await off_the_loop(self._records() * result.completion_tokens > INLINE_RECORDS, make_body)
         await self._start(socket, {"content-type": "application/json", "content-length": str(len(body))})
         await socket.end(body)
         self._account.wrote(taken)
+
+    def _records(self) -> int:
+        """What a token brings into a whole answer: itself, and the alternatives that were asked for."""
+        return 1 + (self._plan.requests[0].sampling.logprobs or 0)
 
     async def _last_words(self, socket: ClientSocket, error: Exception) -> None:
         """A fault that nobody foresaw ends a stream with an event like any other: SDKs do not notice a cut."""
@@ -144,8 +155,8 @@ class Answer(Response):
         state = self._account.state
         if steps:
             state.generate(Generation.RUNNING)
-            self._account.took(steps, time.monotonic())
         if (failure := _failure(steps)) is not None:
+            stream.abort_reason = AbortReason.FAULT  # the other choices end with the one that failed
             state.generate(Generation.FAILED if isinstance(failure, GenerationFailedError) else Generation.ABORTED)
         elif stream.finished:
             state.generate(Generation.FINISHED)
@@ -159,6 +170,7 @@ class Answer(Response):
         account = self._account
         state = account.state
         state.close(delivered=account.error is not None)
+        account.first_token_at, account.last_token_at = stream.first_token_at, stream.last_token_at
         account.generated_tokens = stream.generated_tokens
         account.completion_tokens = stream.completion_tokens
         account.cached_tokens = stream.cached_tokens

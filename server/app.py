@@ -44,7 +44,7 @@ def create_app(engine: Engine, config: ServerConfig) -> FastAPI:
         finally:
             await engine.core.close()
 
-    app = FastAPI(title="tailrace", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="tailrace", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.handler = handler
     for router in (generation_routes(handler), model_routes(handler, int(time.time())), operation_routes(handler)):
         app.include_router(router)
@@ -82,7 +82,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     facts = facts_of(error)
     if facts.status == 500:
         fields = {"request_id": request.state.request_id}
-        logger.error("request failed: %s", error, exc_info=error, extra={"fields": fields})
+        trace = None if isinstance(error, EngineError) else error  # the engine has logged its own faults once
+        logger.error("request failed: %s", error, exc_info=trace, extra={"fields": fields})
     return _error_response(facts)
 
 

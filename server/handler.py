@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,20 +25,17 @@ from server.delivery import ClientGoneError, client_request_id, read_body
 from server.lifecycle import Delivery, Generation
 from server.log import log_account
 from server.metrics import Metrics
+from server.threads import off_the_loop
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
 from server.wire.dialect import AnswerContext, ParsedRequest
 from server.wire.door import parse_body
 from server.wire.errors import WireError
 
-Result = TypeVar("Result")
+SHOWN = 64
+"""Characters of a client's word, and words of a client's list, that an error or a log line repeats."""
 INLINE_BODY_BYTES = 16 * 1024
 """Bodies up to this are lowered on the event loop: a thread would cost more than the template and the tokenizer."""
-
-
-async def off_the_loop(body_bytes: int, call: Callable[[], Result]) -> Result:
-    """The result of what takes long on a large body, for which the other streams must not wait."""
-    return call() if body_bytes <= INLINE_BODY_BYTES else await asyncio.to_thread(call)
 
 
 class Handler:
@@ -81,7 +77,7 @@ class Handler:
     def check_model(self, asked: str | None) -> None:
         """An absent model is the served one; any other name is a 404."""
         if asked is not None and asked != self.engine.model_name and asked not in self.engine.model_aliases:
-            message = f"the model {asked!r} does not exist here; this server serves {self.engine.model_name!r}"
+            message = f"the model {asked[:SHOWN]!r} does not exist here; this server serves {self.engine.model_name!r}"
             raise WireError(404, message, code="model_not_found", param="model")
 
     def _open_account(self, request: Request) -> Account:
@@ -97,7 +93,7 @@ class Handler:
 
     async def _plan(self, parsed: ParsedRequest, account: Account, body_bytes: int) -> AnswerPlan:
         account.streams = parsed.streams
-        account.ignored_fields = parsed.ignored_fields
+        account.ignored_fields = tuple(name[:SHOWN] for name in parsed.ignored_fields[:SHOWN])
         self.check_model(parsed.asked_model)
         generate = parsed.lower(account.request_id)
         self.admission.check()
@@ -116,7 +112,9 @@ class Handler:
         return AnswerPlan(parsed, requests, generate.text, context)
 
     async def _lower(self, generate: GenerateRequest, body_bytes: int) -> Sequence[EngineRequest]:
-        return await off_the_loop(body_bytes, partial(lower, generate, self.engine.renderer, self.engine.limits))
+        return await off_the_loop(
+            body_bytes > INLINE_BODY_BYTES, partial(lower, generate, self.engine.renderer, self.engine.limits)
+        )
 
     def _closed(self, account: Account) -> None:
         self.metrics.streams_open.dec()

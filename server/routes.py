@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from engine.detokenizer import IncrementalDetokenizer
-from server.handler import Handler, off_the_loop
+from server.handler import INLINE_BODY_BYTES, Handler
 from server.metrics import CONTENT_TYPE
+from server.threads import off_the_loop
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
 from server.wire.door import parse_body
@@ -73,7 +74,7 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
             encode = partial(engine.tokenizer.encode, source, add_special_tokens=asked.add_special_tokens)
         else:
             encode = partial(engine.renderer.encode, source)
-        tokens = await off_the_loop(len(body), encode)
+        tokens = await off_the_loop(len(body) > INLINE_BODY_BYTES, encode)
         return {"count": len(tokens), "max_model_len": engine.limits.context_length, "tokens": tokens}
 
     @router.post("/detokenize", openapi_extra=_body_of(DetokenizeRequest))
@@ -90,11 +91,11 @@ def operation_routes(handler: Handler) -> APIRouter:
     """For load balancers and Prometheus."""
     router = APIRouter()
 
-    @router.get("/health")
+    @router.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, str]:
         return {"status": "alive"}
 
-    @router.get("/ready")
+    @router.api_route("/ready", methods=["GET", "HEAD"])
     async def ready() -> JSONResponse:
         if handler.admission.ready:
             return JSONResponse({"status": "ready"})

@@ -20,6 +20,7 @@ class Backend(Protocol):
 
     name: str
     limits: ModelLimits
+    """Final after `start`: the context is the model's, or what the KV blocks hold if that is less."""
 
     async def start(self) -> None:
         """Loads what is needed and returns when sequences can be submitted. May take minutes; never blocks the loop."""

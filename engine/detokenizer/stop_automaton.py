@@ -14,6 +14,8 @@ from typing import Final
 
 REMEMBERED_PIECES: Final = 1 << 13
 """Pieces of text remembered by one automaton, about 300 bytes each."""
+LARGEST_SHARED: Final = 2_048
+"""Characters of all stop strings together, each a node of half a kilobyte; larger automata live with their request."""
 _LONGEST_REMEMBERED: Final = 48
 """Characters; longer pieces hardly ever come twice."""
 
@@ -165,9 +167,15 @@ class StopAutomaton:
                 queue.append(node)
 
 
-@lru_cache(maxsize=32)
 def compile_stops(stops: tuple[str, ...], include: bool) -> StopNode:
     """The automaton's start. Raises `ValueError` for an empty stop string."""
     if not all(stops):
         raise ValueError("a stop string is empty")
+    if sum(map(len, stops)) > LARGEST_SHARED:
+        return StopAutomaton(stops, include).root
+    return _shared(stops, include)
+
+
+@lru_cache(maxsize=32)
+def _shared(stops: tuple[str, ...], include: bool) -> StopNode:
     return StopAutomaton(stops, include).root

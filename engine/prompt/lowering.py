@@ -5,6 +5,7 @@ Never an engine call: whatever is wrong is said before any work is done.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -53,8 +54,10 @@ def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimit
 
 
 def _seed(seed: int | None, index: int) -> int | None:
-    """Choices of one seeded request differ from one another and are repeatable."""
-    return None if seed is None else seed + index
+    """Choices of one seeded request differ from one another and from those of other seeds, and are repeatable."""
+    if seed is None or index == 0:
+        return seed
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=7).digest())
 
 
 def _token_ids(prompt: Prompt, renderer: PromptRenderer, limits: ModelLimits) -> Sequence[int]:

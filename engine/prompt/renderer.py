@@ -120,11 +120,12 @@ class PromptRenderer:
             raise ContextLengthError(message, param=param)
 
     def _encoder(self, mark: str) -> ScaffoldEncoder:
-        if mark not in self._encoders:
-            if len(self._encoders) >= _ENCODERS_KEPT:
-                self._encoders.pop(next(reversed(self._encoders)))
-            self._encoders[mark] = ScaffoldEncoder(self._tokenizer, self._control, mark)
-        return self._encoders[mark]
+        encoder = self._encoders.get(mark)  # threads come here too: what is looked up once may be gone the next time
+        if encoder is None:
+            encoder = ScaffoldEncoder(self._tokenizer, self._control, mark)
+            if len(self._encoders) < _ENCODERS_KEPT:
+                self._encoders[mark] = encoder
+        return encoder
 
 
 def _cut_at(text: str, tail: str) -> str:

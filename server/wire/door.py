@@ -9,12 +9,21 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from engine.errors import InvalidRequestError
 
 Model = TypeVar("Model", bound=BaseModel)
+MAX_TOKEN_IDS = 1_000_000
+"""Most token ids in one list: the event loop reads a million in a few milliseconds."""
+
+
+def items(most: int, *, least: int = 0) -> Any:
+    """A list's field: so many items at most, and read no further than its first fault, for each would be an error."""
+    return Field(min_length=least, max_length=most, fail_fast=True)
+
+
 _OBJECT_TYPES = ("dict_type", "model_type", "model_attributes_type")
 _OBJECT = "Input should be an object"
 """Instead of pydantic's words, which name our classes."""

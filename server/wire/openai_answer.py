@@ -6,12 +6,14 @@ Never a whole chunk: each dialect composes its own.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from engine.output.events import Finished
 from engine.output.result import ChoiceResult
 from engine.types import FinishReason
 from server.wire.dialect import AnswerContext, Usage
+from server.wire.sse import ascii_json
 
 LOGPROB_FLOOR = -9999.0
 """What minus infinity becomes: JSON has no infinity, and the hosted API uses this number."""
@@ -23,15 +25,20 @@ def finish_reason(finished: Finished) -> str:
     return _REASONS[finished.reason]
 
 
-def envelope(object_name: str, id_prefix: str, context: AnswerContext, choices: list[dict[str, Any]]) -> dict[str, Any]:
+def envelope(object_name: str, id_prefix: str, context: AnswerContext) -> dict[str, Any]:
     """What a whole answer and each chunk of a stream say around their choices."""
     return {
         "id": f"{id_prefix}-{context.request_id}",
         "object": object_name,
         "created": context.created,
         "model": context.model,
-        "choices": choices,
     }
+
+
+def whole_json(around: dict[str, Any], choices: Iterable[dict[str, Any]]) -> bytes:
+    """An envelope's JSON with its choices, each made apart: the encoder lets no other thread run until it is done."""
+    pieces = [ascii_json(choice) for choice in choices]
+    return b'%b,"choices":[%b]}' % (ascii_json(around)[:-1], b",".join(pieces))
 
 
 def choice_end(choice: ChoiceResult) -> str:
@@ -41,11 +48,17 @@ def choice_end(choice: ChoiceResult) -> str:
     return finish_reason(choice.finished)
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
+def usage_so_far(usage: Usage) -> dict[str, Any]:
+    """The counts that a stream's chunk can give; the details come with the last one."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return usage_so_far(usage) | {
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }

@@ -14,7 +14,7 @@ from engine.output.events import OutputStep, TextDelta, TokenRecord
 from server.wire import sse
 from server.wire.dialect import AnswerContext, Usage
 from server.wire.errors import ErrorFacts
-from server.wire.openai_answer import envelope, finish_reason, usage_object
+from server.wire.openai_answer import envelope, finish_reason, usage_object, usage_so_far
 from server.wire.openai_errors import error_frame
 
 
@@ -97,9 +97,9 @@ class OpenAIStreamEncoder:
         return self._envelope([choice])
 
     def _envelope(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        chunk = envelope(self._shape.object_name, self._shape.id_prefix, self._context, choices)
+        chunk = envelope(self._shape.object_name, self._shape.id_prefix, self._context) | {"choices": choices}
         if self._fields.continuous_usage:
-            chunk["usage"] = usage_object(Usage(self._context.prompt_tokens, sum(self._completion_tokens)))
+            chunk["usage"] = usage_so_far(Usage(self._context.prompt_tokens, sum(self._completion_tokens)))
         elif self._fields.include_usage:
             chunk["usage"] = None
         return chunk

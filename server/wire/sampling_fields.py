@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.types import FinishReason, SamplingParams, Simulation, TextParams
+from server.wire.door import MAX_TOKEN_IDS, items
 
 MAX_CHOICES = 128
 """Most choices of one request: n times prompts."""
@@ -43,8 +44,8 @@ class SimulateField(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    token_ids: list[TokenId] = Field(max_length=1_000_000)
-    steps: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list, max_length=1_000_000)
+    token_ids: Annotated[list[TokenId], items(MAX_TOKEN_IDS)]
+    steps: Annotated[list[Annotated[int, Field(ge=1)]], items(MAX_TOKEN_IDS)] = Field(default_factory=list)
     then: Literal["eos", "length"] = "eos"
 
     def lower(self) -> Simulation:
@@ -88,10 +89,10 @@ class SamplingFields(BaseModel):
     seed: int | None = Field(None, ge=-INT64 - 1, le=INT64)
     presence_penalty: float | None = number(-2, 2)
     frequency_penalty: float | None = number(-2, 2)
-    repetition_penalty: float | None = number(0, 100, above=True)
+    repetition_penalty: float | None = number(0.01, 100)
     logit_bias: dict[str, Bias] | None = Field(None, max_length=1_024)
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = None
+    stop: StopString | Annotated[list[StopString], items(MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], items(MAX_STOPS)] | None = None
     min_tokens: int | None = Field(None, ge=0, le=INT64)
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None

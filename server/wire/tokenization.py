@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from engine.errors import InvalidRequestError
 from engine.prompt.conversation import Conversation
-from server.wire.chat_completions.messages import Turn
-
-MAX_TOKEN_IDS = 1_000_000
+from server.wire.chat_completions.messages import Turns
+from server.wire.door import MAX_TOKEN_IDS, items
 
 
 class TokenizeRequest(BaseModel):
@@ -20,7 +19,7 @@ class TokenizeRequest(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Turn], Field(min_length=1)] | None = None
+    messages: Turns | None = None
     add_special_tokens: bool = True
     """Of a prompt only: a chat template writes its own."""
     add_generation_prompt: bool | None = None
@@ -47,4 +46,4 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     model: str | None = None
-    tokens: Annotated[list[int], Field(max_length=MAX_TOKEN_IDS)]
+    tokens: Annotated[list[int], items(MAX_TOKEN_IDS)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,17 @@ async def test_a_fault_in_one_answers_text_ends_that_answer_alone(
         assert results[1].choices[0].text == "Hello" * 10
         assert core.ready
         assert_nothing_left(core)
+
+
+@pytest.mark.anyio
+async def test_held_text_does_not_move_the_first_tokens_time(vocabulary: Vocabulary) -> None:
+    """The first token's time is the step that sampled it, also while a possible stop string holds back all text."""
+    async with running_core(vocabulary, step_interval_ms=2) as core:
+        before = time.monotonic()
+        stops = TextParams(stop=("Hello" * 30 + "!",))
+        async with core.open([scripted("r", [HELLO] * 20)], stops) as stream:
+            steps = await stream.next_steps()
+        assert [step.delta.text for step in steps if step.delta] == ["Hello" * 20]
+        assert stream.first_token_at is not None
+        assert stream.last_token_at is not None
+        assert before < stream.first_token_at < stream.last_token_at - 15 * 0.002

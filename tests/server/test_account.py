@@ -48,17 +48,6 @@ def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
     }
 
 
-def test_the_first_token_has_its_time_once() -> None:
-    """Steps without tokens are no first token; later ones move only the last token's time."""
-    told = account()
-    told.took([OutputStep(0)], 101)
-    assert told.first_token_at is None
-    told.took([OutputStep(0, completion_tokens=1)], 102.5)
-    told.took([OutputStep(0, completion_tokens=2)], 104)
-    times = (told.time_to_first_token, told.last_token_at)
-    assert times == (2.5, 104)
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=20))
 def test_written_tokens_are_those_released(parts: list[tuple[int, int]]) -> None:
     """Each step's released tokens are written once, over all choices; ends are told in the order they came."""

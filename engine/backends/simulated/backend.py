@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from engine.backends.simulated.corpus import paragraph
 from engine.backends.simulated.scheduler import Script, ScriptedSequence, SimulatedScheduler
@@ -24,13 +25,14 @@ class SimulatedBackend:
     name = "simulated"
 
     def __init__(self, config: EngineConfig, limits: ModelLimits, encode: Callable[[str], list[int]]) -> None:
-        self.limits = limits
+        blocks = config.num_kv_blocks or DEFAULT_KV_BLOCKS
+        self.limits = replace(limits, context_length=min(limits.context_length, blocks * config.block_size))
         self._config = config
         self._encode = encode
         self._scheduler = SimulatedScheduler(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens or DEFAULT_BATCHED_TOKENS,
-            num_kv_blocks=config.num_kv_blocks or DEFAULT_KV_BLOCKS,
+            num_kv_blocks=blocks,
             block_size=config.block_size,
             fail_after_tokens=config.faults.fail_after_tokens,
         )

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVarTuple
 
@@ -62,6 +63,8 @@ class TransformersBackend:
             await asyncio.to_thread(manager.shut_down, CLOSE_TIMEOUT)
             return
         self._manager = manager
+        room = manager.count().kv_blocks_total * self._config.block_size
+        self.limits = replace(self.limits, context_length=min(self.limits.context_length, room))
         manager.start()
 
     def check(self, request: EngineRequest) -> None:

@@ -82,7 +82,7 @@ class Sequence:
         self.request = request
         self.stop_ids = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | eos_token_ids
         self.greedy = sampling.temperature < COLDEST or sampling.top_k == 1
-        self.rng = random.Random(sampling.seed)
+        self.rng = random.Random(None if sampling.seed is None else str(sampling.seed))
         self.generated = 0
         self.cached_tokens = 0
         self.logprobs: TokenLogprobs | None = None

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.prompt.conversation import Message, Role, ToolCall
+from server.wire.door import items
 
 
 class TextPart(BaseModel):
@@ -21,7 +22,8 @@ class TextPart(BaseModel):
     text: str
 
 
-Content = str | list[TextPart]
+MAX_MESSAGES = 10_000
+Content = str | Annotated[list[TextPart], items(10_000)]
 
 
 def joined(content: Content) -> str:
@@ -79,7 +81,7 @@ class AssistantTurn(_Turn):
 
     role: Literal["assistant"]
     content: Content | None = None
-    tool_calls: list[CalledTool] | None = None
+    tool_calls: Annotated[list[CalledTool], items(1_000)] | None = None
     reasoning_content: str | None = None
 
     def lower(self) -> Message:
@@ -102,3 +104,4 @@ class ToolTurn(_Turn):
 
 
 Turn = Annotated[InstructionTurn | UserTurn | AssistantTurn | ToolTurn, Field(discriminator="role")]
+Turns = Annotated[list[Turn], items(MAX_MESSAGES, least=1)]

@@ -14,9 +14,10 @@ from engine.output.result import AnswerResult
 from engine.prompt.conversation import Conversation
 from engine.prompt.lowering import GenerateRequest
 from server.wire.chat_completions.encoder import ChatChunkShape
-from server.wire.chat_completions.messages import Turn
+from server.wire.chat_completions.messages import Turns
 from server.wire.chat_completions.response import chat_completion
 from server.wire.dialect import AnswerContext, StreamEncoder, Usage
+from server.wire.door import items
 from server.wire.openai_stream import OpenAIStreamEncoder, StreamFields
 from server.wire.sampling_fields import INT64, SamplingFields
 
@@ -44,15 +45,15 @@ class ChatRequest(SamplingFields):
         "web_search_options": "this server does not search",
     }
 
-    messages: Annotated[list[Turn], Field(min_length=1, max_length=10_000)]
+    messages: Turns
     max_tokens: int | None = Field(None, ge=1, le=INT64)
     max_completion_tokens: int | None = Field(None, ge=1, le=INT64)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], items(1_000)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
-    modalities: list[str] | None = None
+    modalities: Annotated[list[str], items(16)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -16,6 +16,7 @@ from engine.prompt.lowering import GenerateRequest
 from server.wire.completions.encoder import CompletionChunkShape
 from server.wire.completions.response import text_completion
 from server.wire.dialect import AnswerContext, StreamEncoder, Usage
+from server.wire.door import MAX_TOKEN_IDS, items
 from server.wire.openai_stream import OpenAIStreamEncoder, StreamFields
 from server.wire.sampling_fields import INT64, MAX_CHOICES, SamplingFields, TokenId
 
@@ -23,9 +24,9 @@ DEFAULT_MAX_TOKENS = 16
 """The hosted API's default."""
 MAX_LOGPROBS = 5
 # The first wrong element ends the check: a list of millions costs no million errors for each member of the union.
-TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
-Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
-TokenPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+TokenIds = Annotated[list[TokenId], items(MAX_TOKEN_IDS, least=1)]
+Prompts = Annotated[list[str], items(MAX_CHOICES, least=1)]
+TokenPrompts = Annotated[list[TokenIds], items(MAX_CHOICES, least=1)]
 
 
 class CompletionRequest(SamplingFields):

@@ -255,3 +255,30 @@ def test_a_row_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bad.failure == "sampling failed: made up"
     assert good.failure is None
     assert int(scores[1].argmax()) == 7
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-30, 1e-5, 1.0])
+@pytest.mark.parametrize("penalty", [1e-300, 1e-36, 1e-33, 1e30, 1e300])
+def test_parameters_out_of_float_range_hurt_nobody_else(penalty: float, temperature: float) -> None:
+    """Whatever a row's parameters make of its logits, it gets a token or fails, and its neighbour is well."""
+    wild = sequence(prompt=tuple(range(40)), repetition_penalty=penalty, temperature=temperature, seed=1)
+    neighbour = sequence(temperature=1.0, seed=3)
+    alone = step(logits(2), sequence(temperature=1.0, seed=3))
+    scores = torch.stack([logits(1), logits(2)])
+    choose(scores, [wild, neighbour])
+    assert neighbour.failure is None
+    assert int(scores[1].argmax()) == alone
+    assert wild.failure is not None or bool((scores[0] == torch.inf).any())
+
+
+def test_a_tiny_temperature_is_greedy() -> None:
+    """The smaller the temperature, the surer the likeliest token, down to the smallest number there is."""
+    for row in map(logits, range(5)):
+        for temperature in (1e-3, 1e-30, 1e-300):
+            assert step(row, sequence(temperature=temperature, seed=5)) == int(row.argmax())
+
+
+def test_every_seed_draws_its_own_numbers() -> None:
+    """Seeds that differ in sign only are different seeds."""
+    draws = {tuple(sequence(temperature=1.0, seed=seed).rng.random() for _ in range(3)) for seed in (-2, -1, 0, 1, 2)}
+    assert len(draws) == 5

@@ -1,0 +1,17 @@
+"""Work that takes long goes to a thread, so that no stream waits for it; short work stays, since a thread costs more.
+
+Never anything that touches the engine's or a connection's state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def off_the_loop(large: bool, call: Callable[[], Result]) -> Result:
+    """The result of a call that is pure and, where `large`, long."""
+    return await asyncio.to_thread(call) if large else call()
