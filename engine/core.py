@@ -160,7 +160,7 @@ class EngineCore:
         if output.token_ids:
             sequence.stream.sampled(now)
         update = self._process(sequence.processor, output)
-        if update.delta is not None or update.finished is not None:
+        if update.delta is not None or update.released_tokens or update.finished is not None:
             sequence.stream.deliver(update)
         if output.finish_reason is not None:
             self._forget(output.request_id)

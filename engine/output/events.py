@@ -5,7 +5,8 @@ Never a vendor's shape: the server's encoders give each event one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.errors import EngineError, EngineUnavailableError, GenerationFailedError
 from engine.types import FinishReason, TokenLogprobs
@@ -28,10 +29,9 @@ class TokenRecord:
 class TextDelta:
     """Newly released text, and the tokens whose text is complete with it."""
 
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    records: list[TokenRecord] = field(default_factory=list)
-    """One for each of `token_ids` where log probabilities were asked for, else empty."""
+    text: str
+    records: Sequence[TokenRecord] = ()
+    """One for each of these tokens where log probabilities were asked for, else none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,7 @@ class OutputStep:
                 self.delta = newer.delta
             else:
                 self.delta.text += newer.delta.text
-                self.delta.token_ids += newer.delta.token_ids
-                self.delta.records += newer.delta.records
+                self.delta.records = [*self.delta.records, *newer.delta.records]
         self.finished = newer.finished
         self.completion_tokens = newer.completion_tokens
         self.released_tokens += newer.released_tokens

@@ -5,6 +5,8 @@ Never a clock, a queue or a backend: the core feeds it what a step generated. Te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.detokenizer import IncrementalDetokenizer, StopMatcher, Vocabulary
 from engine.output.alignment import AlignedToken, TokenAlignment
 from engine.output.events import Finished, OutputStep, TextDelta, TokenRecord
@@ -18,7 +20,9 @@ class SequenceProcessor:
         "_alignment",
         "_decoding",
         "_echo",
+        "_held_tokens",
         "_matcher",
+        "_plain",
         "_released_tokens",
         "_sampling",
         "_text",
@@ -53,16 +57,38 @@ class SequenceProcessor:
         self._matcher = StopMatcher(text.stop, text.include_stop) if text.stop else None
         self._alignment = TokenAlignment(len(self._echo))
         self._released_tokens = 0
+        self._plain = self._matcher is None and request.sampling.logprobs is None
+        self._held_tokens = 0
+        """Where plain: tokens that a begun character takes part of."""
 
     def feed(self, output: SequenceOutput) -> OutputStep:
         """One step's output of this sequence. Whatever follows the end is counted as generated and dropped."""
-        self.generated_tokens += len(output.token_ids)
-        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        token_ids = output.token_ids
+        self.generated_tokens += len(token_ids)
+        if output.cached_tokens:
+            self.cached_tokens = output.cached_tokens
+        goes_on = self.finished is None and output.finish_reason is None
+        if goes_on and self._plain and self.completion_tokens + len(token_ids) <= self._sampling.max_tokens:
+            return self._feed_plain(token_ids)
         if self.finished is not None:
             return OutputStep(self.index, completion_tokens=self.completion_tokens)
         parts: list[str] = []
         end = self._take_tokens(output, parts) or self._end_of(output)
         return self._step(parts, end)
+
+    def _feed_plain(self, token_ids: Sequence[int]) -> OutputStep:
+        """Most steps of most answers: nothing to look for and nothing to record, so tokens need only be counted."""
+        text, self._echo = self._echo, ""
+        decoding, held = self._decoding, self._held_tokens
+        newest = held + len(token_ids)
+        for token_id in token_ids:
+            piece, decoding = decoding[token_id]
+            text += piece
+            held = 0 if not decoding.pending else 1 if piece else held + 1
+        self._decoding, self._held_tokens = decoding, held
+        self.completion_tokens += len(token_ids)
+        self._released_tokens += newest - held
+        return OutputStep(self.index, TextDelta(text) if text else None, None, self.completion_tokens, newest - held)
 
     def end(self, reason: FinishReason, message: str | None = None) -> OutputStep:
         """Ends the choice from outside (abort, fault): what is held back is released, as at any end."""
@@ -136,10 +162,8 @@ class SequenceProcessor:
         return matched
 
     def _output(self, text: str, tokens: list[AlignedToken], end: Finished | None) -> OutputStep:
-        delta = None
-        if text or tokens:
-            records = [self._record(token) for token in tokens] if self._sampling.logprobs is not None else []
-            delta = TextDelta(text, [token.token_id for token in tokens], records)
+        records = [self._record(token) for token in tokens] if self._sampling.logprobs is not None else ()
+        delta = TextDelta(text, records) if text or records else None
         # A hidden stop token has no text to wait for: it is released with the end.
         released = len(tokens) if end is None else self.completion_tokens - self._released_tokens
         self._released_tokens += released

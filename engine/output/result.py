@@ -16,7 +16,6 @@ class ChoiceResult:
 
     index: int
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
     records: list[TokenRecord] = field(default_factory=list)
     finished: Finished | None = None
     completion_tokens: int = 0
@@ -26,7 +25,6 @@ class ChoiceResult:
         """Takes in the choice's next step."""
         if step.delta is not None:
             self._parts.append(step.delta.text)
-            self.token_ids += step.delta.token_ids
             self.records += step.delta.records
         self.completion_tokens = step.completion_tokens
         if step.finished is not None:

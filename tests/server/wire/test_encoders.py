@@ -81,7 +81,7 @@ def _step(draw: st.DrawFn, index: int, counts: list[int]) -> OutputStep:
     ids = draw(st.lists(st.integers(0, 300), max_size=3))
     counts[index] += len(ids)
     records = [_record(draw, token_id, start) for start, token_id in enumerate(ids)]
-    delta = draw(st.none() | st.builds(TextDelta, st.text(max_size=5), st.just(ids), st.just(records)))
+    delta = draw(st.none() | st.builds(TextDelta, st.text(max_size=5), st.just(records)))
     return OutputStep(index, delta, completion_tokens=counts[index])
 
 
@@ -193,7 +193,7 @@ def test_a_failed_choice_has_no_finish_chunk(dialect: type[ChatRequest | Complet
 def test_tokens_that_are_no_text_look_like_no_other() -> None:
     """A partial character is shown by its bytes, and no infinity or NaN is written for its log probability."""
     record = TokenRecord(0xF0, b"\xf0", 0, 1, TokenLogprobs(-math.inf, ((0x9F, math.nan),)))
-    step = OutputStep(0, TextDelta("", [0xF0], [record]), None, 1)
+    step = OutputStep(0, TextDelta("", [record]), None, 1)
     (frame,) = frames_of(request(CompletionRequest, logprobs=1).encoder(context(1)).encode([step]))
     (choice,) = parsed(frame)["choices"]
     assert choice["logprobs"]["tokens"] == [r"bytes:\xf0"]
