@@ -23,7 +23,7 @@ from engine.types import AbortReason, EngineRequest, TextParams
 from server.account import Account
 from server.admission import Admission
 from server.config import ServerConfig
-from server.delivery import ClientSocket, SlowClientError, run_while_connected
+from server.delivery import ClientGoneError, ClientSocket, SlowClientError, connection_of, run_while_connected
 from server.lifecycle import Delivery, Generation
 from server.threads import off_the_loop
 from server.wire import sse
@@ -66,7 +66,7 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         account = self._account
-        socket = ClientSocket(send, self._services.config.slow_client_timeout_seconds)
+        socket = ClientSocket(send, self._services.config.slow_client_timeout_seconds, connection_of(scope))
         stream = self._services.core.open(self._plan.requests, self._plan.text)
         try:
             await self._run(stream, socket, receive)
@@ -91,6 +91,8 @@ class Answer(Response):
             try:
                 stayed = await run_while_connected(work, receive)
                 state.deliver(Delivery.CLOSED if stayed else Delivery.LOST)
+            except ClientGoneError:
+                state.deliver(Delivery.LOST)
             except SlowClientError:
                 stream.abort_reason = AbortReason.DEADLINE
                 state.timed_out = True
@@ -142,7 +144,7 @@ class Answer(Response):
     async def _last_words(self, socket: ClientSocket, error: Exception) -> None:
         """A fault that nobody foresaw ends a stream with an event like any other: SDKs do not notice a cut."""
         if socket.started and not socket.ended and self._plan.parsed.streams:
-            with suppress(SlowClientError):
+            with suppress(SlowClientError, ClientGoneError):
                 await socket.end(self._plan.parsed.encoder(self._plan.context).error(facts_of(error)))
 
     async def _start(self, socket: ClientSocket, headers: Mapping[str, str]) -> None:

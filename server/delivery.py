@@ -9,11 +9,16 @@ import asyncio
 import re
 import uuid
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.wire.errors import WireError
+
+CONNECTION = "tailrace.connection"
+"""The name in `scope["extensions"]` under which a request finds its `ClientConnection`."""
+BODY_SECONDS = 60.0
+"""How long a request's body may take to come."""
 
 _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -26,12 +31,42 @@ class SlowClientError(Exception):
     """The client took nothing for longer than it may."""
 
 
-class ClientSocket:
-    """One answer's way out. `start` once, `write` any number of times, `end` once."""
+class ClientConnection(Protocol):
+    """What an answer may know of the connection below it: ASGI's `send` returns in silence when nobody is there."""
 
-    def __init__(self, send: Send, slow_client_timeout: float) -> None:
+    @property
+    def lost(self) -> bool: ...
+
+    def abort(self) -> None:
+        """Cuts it at once, with what was not sent yet."""
+
+
+class _UnknownConnection:
+    """Of a server that tells nothing: never lost, as far as one knows."""
+
+    lost = False
+
+    def abort(self) -> None:
+        """Such a server closes what its application left unfinished."""
+
+
+def connection_of(scope: Scope) -> ClientConnection:
+    """The connection that a request came on, or one that is never lost."""
+    connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
+    return _UnknownConnection() if connection is None else connection
+
+
+class ClientSocket:
+    """One answer's way out. `start` once, `write` any number of times, `end` once.
+
+    Each raises `SlowClientError` when the client took nothing in time, whose connection is cut then, and
+    `ClientGoneError` when it is gone: in both cases nothing is counted as written.
+    """
+
+    def __init__(self, send: Send, slow_client_timeout: float, connection: ClientConnection | None = None) -> None:
         self._send = send
         self._timeout = slow_client_timeout
+        self._connection = connection or _UnknownConnection()
         self.started = False
         self.ended = False
         self.bytes_written = 0
@@ -42,7 +77,7 @@ class ClientSocket:
         await self._give({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, data: bytes) -> None:
-        """Returns when the socket accepted the bytes. `SlowClientError` when it did not in time."""
+        """Returns when the socket accepted the bytes."""
         await self._give({"type": "http.response.body", "body": data, "more_body": True})
         self.bytes_written += len(data)
 
@@ -56,14 +91,31 @@ class ClientSocket:
             async with asyncio.timeout(self._timeout):
                 await self._send(message)
         except TimeoutError:
+            self._connection.abort()
             raise SlowClientError(f"the client took nothing for {self._timeout:g} s") from None
+        if self._connection.lost:
+            raise ClientGoneError
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: int) -> bytes:
-    """The whole request body. A `WireError` 413 as soon as it is known to be too large, `ClientGoneError` on a cut."""
+async def read_body(
+    receive: Receive, headers: Mapping[str, str], limit_bytes: int, limit_seconds: float = BODY_SECONDS
+) -> bytes:
+    """The whole request body. `ClientGoneError` on a cut.
+
+    A `WireError` 413 as soon as it is known to be too large, 408 when it is not whole in time.
+    """
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)
+    try:
+        async with asyncio.timeout(limit_seconds):
+            return await _joined(receive, limit_bytes)
+    except TimeoutError:
+        message = f"the request body did not come within {limit_seconds:g} s"
+        raise WireError(408, message, code="request_timeout") from None
+
+
+async def _joined(receive: Receive, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:

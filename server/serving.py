@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -34,6 +35,7 @@ class DrainingServer(uvicorn.Server):
                 port=config.port,
                 loop="uvloop",
                 http=Connection,
+                ws="none",
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -60,6 +62,19 @@ class DrainingServer(uvicorn.Server):
         await self._wait(core)
         core.end_all(FinishReason.ABORT, "the server is shutting down", AbortReason.SHUTDOWN)
         await super().shutdown(sockets)
+        if self.force_exit:
+            await self._end_now()
+
+    async def _end_now(self) -> None:
+        """What uvicorn leaves to the loop's end when it is hurried: there each would end with a traceback."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.abort()
+        if tasks := set(self.server_state.tasks):
+            await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self.lifespan.shutdown()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins the drain, a second one ends it. The process then exits with status 0."""

@@ -47,7 +47,14 @@ def commands_with(beginning: str) -> list[str]:
 
 def test_there_is_a_test_for_every_command() -> None:
     """A command that none of the tests below runs has no place in the README."""
-    known = ("git clone <this repository> tailrace && cd tailrace", "make serve", "curl -N ", SERVE, "python ")
+    known = (
+        "git clone <this repository> tailrace && cd tailrace",
+        "make serve",
+        "curl -N ",
+        SERVE,
+        ".venv/bin/python benchmarks/",
+        ".venv/bin/python -m tests.engine.detokenizer.fuzz ",
+    )
     assert [command for command in commands() if not command.startswith(known)] == []
 
 
@@ -92,6 +99,13 @@ def test_benchmarks_run(command: str, tmp_path: Path) -> None:
     line = [sys.executable, command, *QUICK_BENCHMARKS[command], "--out", str(out)]
     subprocess.run(line, cwd=REPOSITORY, check=True, capture_output=True, timeout=110)
     assert json.loads(out.read_text())
+
+
+def test_the_long_exactness_run_runs() -> None:
+    """The README's command for millions of tokens, with thousands, finds no mismatch."""
+    (command,) = commands_with(".venv/bin/python -m tests.engine.detokenizer.fuzz ")
+    words = [sys.executable, *shlex.split(re.sub(r"--tokens \d+", "--tokens 20000", command))[1:]]
+    subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True, timeout=110)
 
 
 @pytest.mark.parametrize("file", sorted((REPOSITORY / "configs").glob("*.*ml")), ids=lambda file: file.name)

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.delivery import (
+    CONNECTION,
     ClientGoneError,
     ClientSocket,
     RequestIdentity,
     SlowClientError,
     client_request_id,
+    connection_of,
     read_body,
     run_while_connected,
 )
@@ -82,6 +84,13 @@ async def test_a_cut_body() -> None:
     """A client that leaves before its request was whole has left."""
     with pytest.raises(ClientGoneError):
         await read_body(receiving(body(b"{", True), GONE), {}, 5)
+
+
+async def test_a_body_that_does_not_come() -> None:
+    """A body has its time as a whole, however much of it came: then it is a 408."""
+    with pytest.raises(WireError) as raised:
+        await read_body(receiving(body(b"{", True)), {}, 5, limit_seconds=0.01)
+    assert (raised.value.status, raised.value.code) == (408, "request_timeout")
 
 
 async def test_work_that_ends() -> None:
@@ -191,6 +200,55 @@ async def test_a_client_that_takes_nothing() -> None:
         with pytest.raises(SlowClientError, match=r"0\.01 s"):
             await call
     assert socket.bytes_written == 0
+
+
+class Connection:
+    """The one below an answer."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_a_connection_that_was_lost() -> None:
+    """What a server took in silence for a client that is gone was not written."""
+    connection = Connection()
+
+    async def send(message: Message) -> None:
+        connection.lost = message.get("body") == b"lost"
+
+    socket = ClientSocket(send, 1, connection)  # type: ignore[arg-type]
+    await socket.write(b"ab")
+    for call in (socket.write, socket.end):
+        with pytest.raises(ClientGoneError):
+            await call(b"lost")
+    assert (socket.bytes_written, connection.aborted) == (2, False)
+
+
+async def test_a_slow_clients_connection_is_cut() -> None:
+    """What it did not take is not kept for it."""
+    connection = Connection()
+
+    async def send(_: Message) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(SlowClientError):
+        await ClientSocket(send, 0.01, connection).write(b"x")  # type: ignore[arg-type]
+    assert connection.aborted
+
+
+def test_the_connection_of_a_request() -> None:
+    """It is the server's, where the server tells; else one that is never lost and may be cut."""
+    connection = Connection()
+    assert connection_of({"extensions": {CONNECTION: connection}}) is connection
+    scopes: list[Message] = [{}, {"extensions": {}}]
+    for scope in scopes:
+        unknown = connection_of(scope)
+        unknown.abort()
+        assert not unknown.lost
 
 
 async def test_every_answer_is_stamped() -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.running_server import RunningServer, poll_until
@@ -249,5 +250,42 @@ def test_a_client_that_takes_nothing_is_cut(demo_model: Path, tmp_path: Path) ->
         assert cut["end_state"] == "timed_out"
         assert cut["written_tokens"] < cut["generated_tokens"]
         assert server.metrics()['tailrace_sequences_aborted_total{reason="deadline"}'] == 60
+        ours = frozen.connection.sock.getsockname()
+        poll_until(lambda: not connected_to(server, ours), 1, lambda: "the server still holds the connection")
         with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
             frozen.response.read()  # what the kernel still holds, up to the cut
+        assert faults(server) == []
+
+
+def connected_to(server: RunningServer, client: tuple[str, int]) -> bool:
+    """Whether the kernel has a connection of the server's to this client, with a process or without."""
+    theirs = [f"{port:04X}" for port in (httpx.URL(server.url).port or 80, client[1])]
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return theirs in [[address.rpartition(":")[2] for address in line[1:3]] for line in lines]
+
+
+def faults(server: RunningServer) -> list[dict[str, Any]]:
+    """What a log should not have after anything that a client does."""
+    return [record for record in server.log_records() if record["level"] == "error" or "exception" in record]
+
+
+def generated_by(server: RunningServer) -> float:
+    """Tokens since it began."""
+    return server.metrics()["tailrace_tokens_generated_total"]
+
+
+def test_a_full_socket_whose_client_leaves(echo_server: RunningServer) -> None:
+    """What was waiting for it, also of an engine that has finished, was not written: the client cancelled."""
+    echo_server.wait_idle()
+    flood = LONG | {"n": 100, "logprobs": 5, "max_tokens": 400}
+    before = len(faults(echo_server))
+    generated = generated_by(echo_server)
+    with OpenRequest(echo_server.url, COMPLETIONS, flood, receive_buffer=4_096) as request:
+        request_id = request.request_id
+        poll_until(lambda: generated_by(echo_server) - generated == 100 * 400, 10, lambda: str(echo_server.metrics()))
+        assert echo_server.metrics()["tailrace_streams_open"] == 1
+    echo_server.wait_idle(1)
+    (record,) = echo_server.log_records(event="request", request_id=request_id)
+    assert record["end_state"] == "client_cancelled"
+    assert record["written_tokens"] < record["generated_tokens"] == 100 * 400
+    assert faults(echo_server)[before:] == []
