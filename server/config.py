@@ -35,6 +35,9 @@ class ServerConfig(BaseModel):
     keepalive_seconds: float = Field(15.0, gt=0, description="silence after which a stream says it is alive")
     slow_client_timeout_seconds: float = Field(60.0, gt=0, description="a client that takes nothing for so long is cut")
     drain_timeout_seconds: float = Field(30.0, ge=0, description="how long running streams may go on after SIGTERM")
+    resume_grace_seconds: float = Field(
+        30.0, ge=0, description="how long a resumable stream goes on without its client; no stream is resumable yet"
+    )
     max_queued_requests: int = Field(1_024, ge=1, description="waiting sequences over which requests get a 429")
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1, description="largest request body")
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="least severe level logged")
