@@ -5,7 +5,6 @@ Never a vendor's shape: the server's encoders give each event one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import EngineError, EngineUnavailableError, GenerationFailedError
@@ -30,8 +29,16 @@ class TextDelta:
     """Newly released text, and the tokens whose text is complete with it."""
 
     text: str
-    records: Sequence[TokenRecord] = ()
-    """One for each of these tokens where log probabilities were asked for, else none."""
+    records: list[TokenRecord] | None = None
+    """One for each of these tokens where log probabilities were asked for, else None."""
+
+    def extend(self, newer: TextDelta) -> None:
+        """Takes in what was released next."""
+        self.text += newer.text
+        if self.records is None:
+            self.records = newer.records
+        elif newer.records is not None:
+            self.records += newer.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +80,7 @@ class OutputStep:
             if self.delta is None:
                 self.delta = newer.delta
             else:
-                self.delta.text += newer.delta.text
-                self.delta.records = [*self.delta.records, *newer.delta.records]
+                self.delta.extend(newer.delta)
         self.finished = newer.finished
         self.completion_tokens = newer.completion_tokens
         self.released_tokens += newer.released_tokens

@@ -162,7 +162,7 @@ class SequenceProcessor:
         return matched
 
     def _output(self, text: str, tokens: list[AlignedToken], end: Finished | None) -> OutputStep:
-        records = [self._record(token) for token in tokens] if self._sampling.logprobs is not None else ()
+        records = [self._record(token) for token in tokens] if self._sampling.logprobs is not None else None
         delta = TextDelta(text, records) if text or records else None
         # A hidden stop token has no text to wait for: it is released with the end.
         released = len(tokens) if end is None else self.completion_tokens - self._released_tokens

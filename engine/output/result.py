@@ -25,7 +25,7 @@ class ChoiceResult:
         """Takes in the choice's next step."""
         if step.delta is not None:
             self._parts.append(step.delta.text)
-            self.records += step.delta.records
+            self.records += step.delta.records or ()
         self.completion_tokens = step.completion_tokens
         if step.finished is not None:
             self.finished = step.finished

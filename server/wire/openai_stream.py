@@ -90,7 +90,7 @@ class OpenAIStreamEncoder:
             return self._templates[index].fill(delta.text)
         choice = self._shape.text(index, delta.text)
         if self._fields.logprobs:
-            choice["logprobs"] = self._shape.logprobs(delta.records, self._context.token_bytes)
+            choice["logprobs"] = self._shape.logprobs(delta.records or (), self._context.token_bytes)
         return sse.frame(self._chunk(choice))
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
