@@ -18,6 +18,8 @@ from server.account import Account
 from server.admission import Admission
 from server.answer import Answer, AnswerPlan, AnswerServices
 from server.config import ServerConfig
+from server.delivery import CONNECTION
+from server.lifecycle import EndState
 from server.wire.completions.request import CompletionRequest
 from server.wire.dialect import AnswerContext, StreamEncoder
 from server.wire.door import parse_body
@@ -206,3 +208,25 @@ async def test_a_refusal_is_raised_before_anything_is_sent(core: EngineCore, str
         with pytest.raises(GenerationFailedError):
             await run()
     assert (run.client.sent, run.account.end_state) == ([], "upstream_error")
+
+
+class LostConnection:
+    """A connection that went while the last words were on their way."""
+
+    lost = True
+
+    def abort(self) -> None:
+        """Nobody is there to be cut off."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_nobody_was_there_for(core: EngineCore, stream: bool) -> None:
+    """Generated to the end, accepted by `send`, yet to a lost connection: cancelled, and nothing was written."""
+    run = Run(core, scripted("r", HELLO), stream=stream)
+    scope = {"type": "http", "extensions": {CONNECTION: LostConnection()}}
+    await run.answer(scope, run.client.receive, run.client.send)
+    (account,) = run.closed
+    assert account.end_state is EndState.CLIENT_CANCELLED
+    assert account.generated_tokens == len(HELLO)
+    assert (account.written_tokens, account.written_bytes) == (0, 0)
