@@ -132,8 +132,9 @@ class EngineCore:
                 self._dispatch(await self.backend.next_step())
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever killed the engine, every consumer must hear of it
+        except Exception as error:
             self.failure = str(error) or type(error).__name__
+            logger.exception("the engine died")
             self.end_all(FinishReason.ERROR, f"the engine died: {self.failure}", AbortReason.FAULT)
 
     def _dispatch(self, step: StepOutputs) -> None:

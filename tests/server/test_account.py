@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ from engine.core import EngineCore
 from engine.detokenizer import Vocabulary
 from engine.errors import EngineOverloadedError, EngineUnavailableError
 from engine.output.events import Finished, OutputStep
-from engine.types import FinishReason
+from engine.types import EngineStats, FinishReason
 from server.account import Account
 from server.admission import Admission
 from server.lifecycle import Delivery, EndState, Generation
@@ -174,3 +176,15 @@ async def test_admission_while_draining(demo_vocabulary: Vocabulary) -> None:
 def demo_vocabulary() -> Vocabulary:
     """The demo model's."""
     return vocabulary("smollm2")
+
+
+def test_admission_counts_the_sequences_that_it_lets_in() -> None:
+    """Behind a queue every choice counts; where nothing waits, a request is let in however many choices it wants."""
+    stats = EngineStats(running=1, waiting=0, kv_blocks_total=1, kv_blocks_free=0)
+    core = SimpleNamespace(ready=True, stats=lambda: stats)
+    gate = Admission(cast("EngineCore", core), 4)
+    gate.check(128)
+    stats = replace(stats, waiting=2)
+    gate.check(2)
+    with pytest.raises(EngineOverloadedError):
+        gate.check(3)

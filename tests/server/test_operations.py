@@ -135,3 +135,16 @@ def test_a_client_cannot_write_into_the_log(http: httpx.Client, echo_server: Run
     answer = http.post(COMPLETIONS, json={"prompt": [905]}, headers={"x-request-id": "x" * 500})
     assert "client_request_id" not in record_of(echo_server, answer)
     assert answer.headers["x-request-id"] != "x" * 500
+
+
+def test_head_requests_are_answered(http: httpx.Client) -> None:
+    """Load balancers may ask for health and readiness without a body; no path is redirected by the client's Host."""
+    assert http.head("/health").status_code == http.head("/ready").status_code == 200
+    assert http.get("/health/", headers={"host": "elsewhere.example"}).status_code == 404
+
+
+def test_a_clients_long_words_are_not_repeated(http: httpx.Client) -> None:
+    """A model's name of megabytes costs no error of megabytes."""
+    refused = http.post("/v1/completions", json={"model": "m" * 2_000_000, "prompt": "a"})
+    assert refused.status_code == 404
+    assert len(refused.content) < 1_000

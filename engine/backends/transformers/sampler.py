@@ -64,7 +64,7 @@ def _choose_rows(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tenso
 
 
 def _refuse_overflow(logits: torch.Tensor) -> None:
-    """Penalties or a tiny temperature may leave float32's range; what comes after would be no choice at all."""
+    """Bias and penalties may leave float32's range; what comes after would be no choice at all."""
     best = logits.amax(dim=-1)
     if not bool(best.isfinite().all()):
         raise ValueError("the request's parameters leave no finite logit to choose from")
@@ -93,10 +93,8 @@ def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
     what a seed gives does not depend on the rest of the batch.
     """
     params = [sequence.request.sampling for sequence in sequences]
-    # From the best one down, so that however small the temperature is, the best stays finite: at zero.
-    least = torch.finfo(logits.dtype).tiny
-    temperature = _column([max(one.temperature, least) for one in params], logits)
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    # From the best one down, so that a small temperature and large logits never leave float32's range at its top.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / _column([one.temperature for one in params], logits)
     logits = _keep_min_p(logits, params)
     logits = _keep_top_k(logits, params)
     logits = _keep_top_p(logits, params)
@@ -105,7 +103,7 @@ def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
     target = _column([sequence.rng.random() for sequence in sequences], logits) * total
     # Strictly below the total, so that rounding never runs into the impossible tokens at the row's end.
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
+    return torch.searchsorted(cumulative, target, right=True).squeeze(-1)
 
 
 def _keep_min_p(logits: torch.Tensor, params: Rows[SamplingParams]) -> torch.Tensor:

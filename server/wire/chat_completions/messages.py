@@ -23,7 +23,8 @@ class TextPart(BaseModel):
 
 
 MAX_MESSAGES = 10_000
-Content = str | Annotated[list[TextPart], items(10_000)]
+MAX_PARTS = 10_000
+Content = str | Annotated[list[TextPart], items(MAX_PARTS)]
 
 
 def joined(content: Content) -> str:

@@ -23,7 +23,6 @@ from server.wire.sampling_fields import INT64, MAX_CHOICES, SamplingFields, Toke
 DEFAULT_MAX_TOKENS = 16
 """The hosted API's default."""
 MAX_LOGPROBS = 5
-# The first wrong element ends the check: a list of millions costs no million errors for each member of the union.
 TokenIds = Annotated[list[TokenId], items(MAX_TOKEN_IDS, least=1)]
 Prompts = Annotated[list[str], items(MAX_CHOICES, least=1)]
 TokenPrompts = Annotated[list[TokenIds], items(MAX_CHOICES, least=1)]

@@ -143,3 +143,9 @@ def test_remembered_pieces_are_bounded() -> None:
     assert len(node) <= REMEMBERED_PIECES
     matcher.push("x" * 10_000)
     assert "x" * 10_000 not in node
+
+
+def test_only_small_automata_are_shared() -> None:
+    """Equal short lists of stop strings share what was compiled; long ones end with their request."""
+    assert StopMatcher(["stop"]).node is StopMatcher(["stop"]).node
+    assert StopMatcher(["x" * 3_000]).node is not StopMatcher(["x" * 3_000]).node

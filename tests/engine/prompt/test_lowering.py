@@ -1,0 +1,49 @@
+"""Lowering: seeds of their own for each choice, and an answer's length bounded by what the context leaves."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from engine.errors import ContextLengthError
+from engine.prompt.lowering import GenerateRequest, lower
+from engine.prompt.renderer import PromptRenderer
+from engine.types import EngineRequest, ModelLimits, SamplingParams, TextParams
+from tests.engine.engines import simulated_backend
+
+LIMITS = ModelLimits(context_length=100, vocab_size=50)
+NO_RENDERER = cast("PromptRenderer", None)
+"""Prompts of token ids need none."""
+
+
+def lowered(*, seed: int | None = None, limits: ModelLimits = LIMITS, **fields: Any) -> list[EngineRequest]:
+    sampling = SamplingParams(max_tokens=1, seed=seed)
+    return lower(GenerateRequest("r", ((1, 2, 3),), sampling, TextParams(), **fields), NO_RENDERER, limits)
+
+
+def test_every_choice_has_a_seed_of_its_own() -> None:
+    """Over several seeds, negative ones too, no two choices share one; the first has the client's; all repeat."""
+    drawn = {seed: [request.sampling.seed for request in lowered(seed=seed, n=4)] for seed in (-2, -1, 0, 1, 5, 6)}
+    every = [seed for seeds in drawn.values() for seed in seeds]
+    assert len(set(every)) == len(every)
+    assert [seeds[0] for seeds in drawn.values()] == list(drawn)
+    assert drawn[5] == [request.sampling.seed for request in lowered(seed=5, n=4)]
+    assert [request.sampling.seed for request in lowered(n=2)] == [None, None]
+
+
+def test_without_max_tokens_an_answer_may_fill_the_context() -> None:
+    """And not one token more; asking for more is refused under the client's own field."""
+    assert lowered()[0].sampling.max_tokens == 97
+    assert lowered(max_tokens=97)[0].sampling.max_tokens == 97
+    with pytest.raises(ContextLengthError) as refused:
+        lowered(max_tokens=98, max_tokens_field="max_completion_tokens")
+    assert refused.value.param == "max_completion_tokens"
+
+
+def test_the_context_is_what_the_blocks_hold_if_that_is_less() -> None:
+    """A small pool of KV blocks bounds the default length, so that a request without `max_tokens` is served."""
+    backend = simulated_backend(num_kv_blocks=4, block_size=16)
+    (request,) = lowered(limits=backend.limits)
+    assert request.sampling.max_tokens == 4 * 16 - 3
+    backend.check(request)
