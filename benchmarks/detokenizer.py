@@ -81,13 +81,13 @@ def step_over_sequences(name: str, ids: Ids, stops: Sequence[str]) -> Contender:
     def plain() -> None:
         sequences = [IncrementalDetokenizer(vocabulary) for _ in range(SEQUENCES)]
         for step in steps:
-            for sequence, token_id in zip(sequences, step, strict=True):
+            for sequence, token_id in zip(sequences, step, strict=False):
                 _text, sequence.state = sequence.state[token_id]
 
     def stopping() -> None:
         sequences = [(IncrementalDetokenizer(vocabulary), StopMatcher(stops)) for _ in range(SEQUENCES)]
         for step in steps:
-            for (sequence, matcher), token_id in zip(sequences, step, strict=True):
+            for (sequence, matcher), token_id in zip(sequences, step, strict=False):
                 text, sequence.state = sequence.state[token_id]
                 _outcome, matcher.node = matcher.node[text]
 
@@ -102,7 +102,7 @@ def push_token_over_sequences(name: str, ids: Ids) -> Contender:
     def run() -> None:
         sequences = [IncrementalDetokenizer(vocabulary) for _ in range(SEQUENCES)]
         for step in steps:
-            for sequence, token_id in zip(sequences, step, strict=True):
+            for sequence, token_id in zip(sequences, step, strict=False):
                 sequence.push_token(token_id)
 
     return run
@@ -117,7 +117,7 @@ def processor_over_sequences(name: str, ids: Ids) -> Contender:
     def run() -> None:
         processors = [SequenceProcessor(vocabulary, request, TextParams(), 0) for _ in range(SEQUENCES)]
         for step in steps:
-            for processor, output in zip(processors, step, strict=True):
+            for processor, output in zip(processors, step, strict=False):
                 processor.feed(output)
 
     return run
@@ -143,7 +143,7 @@ def decode_stream_over_sequences(name: str, ids: Ids) -> Contender:
     def run() -> None:
         streams = [DecodeStream(skip_special_tokens=True) for _ in range(SEQUENCES)]
         for step in steps:
-            for stream, token_id in zip(streams, step, strict=True):
+            for stream, token_id in zip(streams, step, strict=False):
                 stream.step(tokenizer, token_id)
 
     return run

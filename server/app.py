@@ -5,15 +5,18 @@ Never a function-style HTTP middleware: those hide disconnects from what they wr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,7 +27,7 @@ from server.auth import ApiKeys
 from server.config import ServerConfig
 from server.delivery import ClientGoneError, RequestIdentity, identity_headers
 from server.handler import Handler
-from server.routes import generation_routes, model_routes, operation_routes
+from server.routes import generation_routes, model_routes, operation_routes, stream_routes
 from server.wire.errors import ErrorFacts, WireError, facts_of
 from server.wire.openai_errors import error_body
 
@@ -43,21 +46,27 @@ def create_app(engine: Engine, config: ServerConfig) -> FastAPI:
             yield
         finally:
             await engine.core.close()
+            if handler.audit is not None:
+                await asyncio.to_thread(handler.audit.close)
 
     app = FastAPI(title="tailrace", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.handler = handler
-    for router in (generation_routes(handler), model_routes(handler, int(time.time())), operation_routes(handler)):
-        app.include_router(router)
+    app.include_router(generation_routes(handler))
+    app.include_router(stream_routes(handler))
+    app.include_router(model_routes(handler, int(time.time())))
+    app.include_router(operation_routes(handler))
     for kind in (EngineError, WireError, HTTPException, ClientGoneError):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(Exception, _answer_crash)
-    app.add_middleware(_KeyCheck, keys=ApiKeys(config.api_keys))
+    app.add_middleware(_KeyCheck, keys=ApiKeys(config))
+    if config.cors_origins:  # around the key's check: a preflight brings no key, and a page may read a 401
+        app.add_middleware(CORSMiddleware, **_cross_origin(config.cors_origins))
     app.add_middleware(RequestIdentity)
     return app
 
 
 class _KeyCheck:
-    """Plain ASGI middleware: no key, no further."""
+    """Plain ASGI middleware: no key, no further. A request's key is known from here on under `state.api_key`."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
@@ -67,10 +76,23 @@ class _KeyCheck:
         app = self._app
         if scope["type"] == "http":
             try:
-                self._keys.check(scope["path"], Headers(scope=scope))
+                scope["state"]["api_key"] = self._keys.check(scope["path"], Headers(scope=scope))
             except WireError as error:
                 app = _error_response(facts_of(error))
         await app(scope, receive, send)
+
+
+def _cross_origin(origins: Sequence[str]) -> dict[str, Any]:
+    """What pages of these origins may do: call with a key in a header. Cookies are not used, and so not let in.
+
+    Any header may be sent: the SDKs add some of their own with every version, and none but the key says who one is.
+    """
+    return {
+        "allow_origins": origins,
+        "allow_methods": ("GET", "POST"),
+        "allow_headers": ("*",),
+        "expose_headers": ("x-request-id", "request-id", "retry-after"),
+    }
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
@@ -84,7 +106,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         fields = {"request_id": request.state.request_id}
         trace = None if isinstance(error, EngineError) else error  # the engine has logged its own faults once
         logger.error("request failed: %s", error, exc_info=trace, extra={"fields": fields})
-    return _error_response(facts)
+    draining = request.app.state.handler.admission.draining
+    return _error_response(facts, {"connection": "close"} if draining else None)
 
 
 async def _answer_crash(request: Request, error: Exception) -> Response:

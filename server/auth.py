@@ -1,41 +1,89 @@
 """API keys, checked before a body is read: constant-time, by hash, under Bearer and x-api-key alike.
 
-Never a key in a log or an answer. Without configured keys the server is open, and says so when it starts.
+Never a key in a log or an answer: what is known of a request's key from here on is its record, under its name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from engine.errors import ConfigError
+from server.config import SHA256_PREFIX, ApiKeyConfig, ServerConfig
 from server.wire.errors import WireError
 
-PREFIX = "sha256:"
 PROTECTED = ("/v1/", "/tokenize", "/detokenize")
 """Paths that need a key; health, readiness and metrics are for the operator's own network."""
 
 
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """Whose request it is, and what that one may use. A bound of None is none."""
+
+    name: str
+    """Unique, and safe for logs and as a metric's label."""
+    max_concurrent: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Prompt tokens and generated ones together."""
+    admin: bool = False
+
+
 class ApiKeys:
-    """The hashes of the keys that are let in."""
+    """The keys that are let in, by their hashes."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [
-            bytes.fromhex(key.removeprefix(PREFIX)) if key.startswith(PREFIX) else _digest(key.encode()) for key in keys
-        ]
+    def __init__(self, config: ServerConfig) -> None:
+        self._known = [(_configured_digest(entry.key), _record(entry, config)) for entry in config.api_keys]
 
-    def check(self, path: str, headers: Mapping[str, str]) -> None:
-        """Raises a 401 `WireError`, the same for every reason."""
-        if not self._digests or not path.startswith(PROTECTED):
-            return
-        if not any(self._known(key) for key in _presented(headers)):
+    def check(self, path: str, headers: Mapping[str, str]) -> ApiKey | None:
+        """The key of a request that may come in, None where none is needed. Else a 401, the same for every reason."""
+        if not self._known or not path.startswith(PROTECTED):
+            return None
+        found = [key for shown in _presented(headers) for key in self._matching(shown)]
+        if not found:
             message = "a valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
             raise WireError(401, message, code="invalid_api_key")
+        return found[0]
 
-    def _known(self, key: bytes) -> bool:
-        digest = _digest(key)
+    def _matching(self, shown: bytes) -> list[ApiKey]:
+        digest = _digest(shown)
         # Every digest is compared, so that the time tells nothing of which one was near.
-        return sum([hmac.compare_digest(digest, known) for known in self._digests]) > 0
+        return [key for known, key in self._known if hmac.compare_digest(digest, known)]
+
+
+def refuse_unguarded(config: ServerConfig) -> None:
+    """`ConfigError` for a server without keys that others than this machine could reach, unless that is wanted."""
+    if not (config.api_keys or config.allow_open or _is_loopback(config.host)):
+        raise ConfigError(
+            f"without API keys everyone who reaches {config.host or 'this machine'} could use the model: set "
+            "server.api_keys (tailrace hash-key), or server.allow_open=true where the network is guarded, "
+            "or listen on 127.0.0.1"
+        )
+
+
+def hashed(key: str) -> str:
+    """The form in which a config file can hold a key."""
+    return SHA256_PREFIX + _digest(key.encode()).hex()
+
+
+def _record(entry: ApiKeyConfig, config: ServerConfig) -> ApiKey:
+    return ApiKey(
+        name=entry.name,
+        max_concurrent=entry.max_concurrent or config.key_max_concurrent,
+        requests_per_minute=entry.requests_per_minute or config.key_requests_per_minute,
+        tokens_per_minute=entry.tokens_per_minute or config.key_tokens_per_minute,
+        admin=entry.admin,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _presented(headers: Mapping[str, str]) -> list[bytes]:
@@ -43,6 +91,12 @@ def _presented(headers: Mapping[str, str]) -> list[bytes]:
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     keys = [headers.get("x-api-key", ""), bearer if scheme.lower() == "bearer" else ""]
     return [key.strip().encode("latin-1", "replace") for key in keys if key.strip()]
+
+
+def _configured_digest(key: str) -> bytes:
+    if key.startswith(SHA256_PREFIX):
+        return bytes.fromhex(key.removeprefix(SHA256_PREFIX))
+    return _digest(key.encode())
 
 
 def _digest(key: bytes) -> bytes:

@@ -1,51 +1,61 @@
 """uvicorn's HTTP connection: heads within bounds, departures known to every request on it, faults in the API's words.
 
-Never a request's business: a request sees it as a `ClientConnection` in its scope, and asks only whether it is lost.
+Never a request's business: a request sees it as a `ClientConnection` in its scope, which tells what the client took.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
-import socket
-import struct
 import uuid
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from server.delivery import CONNECTION, identity_headers
+from server.client_connection import ClientConnection
+from server.delivery import CONNECTION, asking_on, identity_headers
+from server.half_close import HalfClose, ResetWatch
+from server.head_marks import BLANK_LINE, beginning_at_end
+from server.measured_transport import MeasuredTransport
+from server.request_cycle import closing_if_unread, without_chunks
+from server.stalled_writing import StalledWriting
 from server.wire.errors import ErrorFacts
 from server.wire.openai_errors import error_body
 
 HEAD_SECONDS = 30.0
 """How long a connection may take over a request's head, the first included, and over a body that nobody waits for."""
 HEAD_BYTES = 64 * 1024
+SLOW_CLIENT_SECONDS = 60.0
+"""How long a client may take nothing of what waits for it, unless the server is told otherwise."""
 LINGER_SECONDS = 2.0
 """After a refusal: how long we take in what still comes, so that the kernel does not reset before it was read."""
 QUEUED_REQUESTS = 16
 """Pipelined requests up to which we go on reading behind a running one: only who reads sees the client leave."""
 
-_BLANK_LINE = b"\r\n\r\n"
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
-_BEGINNINGS = frozenset(mark[:size] for mark in (_BLANK_LINE, b"\r\nupgrade:") for size in range(1, len(mark)))
-_LONGEST_BEGINNING = max(map(len, _BEGINNINGS))
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Connection(HttpToolsProtocol):
+class Connection(HttpToolsProtocol, ClientConnection):
     """One client's connection. What it received goes to the parser in pieces that end where a head or body may end.
 
     So heads can be bounded and mended: llhttp stops at an `Upgrade`, and the body of a request that offers one (h2c,
     from Java's and curl's HTTP/2 clients) would be lost. A server may ignore the offer (RFC 9110, 7.8): it is renamed.
+
+    A client's end of file may mean that it left, or that it only sends no more, as netcat does (see `HalfClose`).
+    Requests that were whole before it are answered, also pipelined ones, unless the answer waits for its client to
+    leave and can send nothing meanwhile (`on_half_close` not set). Then the connection closes.
     """
 
     head_seconds = HEAD_SECONDS
+    slow_client_seconds = SLOW_CLIENT_SECONDS
+    watches_stalls = True
 
     def __init__(
         self,
@@ -57,6 +67,14 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.lost = False
         """Nobody reads what is written from now on."""
+        self.stalled = False
+        self.shut = False
+        self.closed_well = False
+        self._stall = StalledWriting(lambda: self.taken_bytes, self._stalled)
+        self._wire: MeasuredTransport
+        self._acknowledged_at_loss: int | None = None
+        self._half_close = HalfClose(self._leave)
+        self._reset_watch: ResetWatch | None = None
         self._running: RequestResponseCycle | None = None
         self._refused = False
         self._held = b""
@@ -67,23 +85,91 @@ class Connection(HttpToolsProtocol):
         """Of a body of declared length; 0 in one of chunks."""
         self._deadline: asyncio.TimerHandle | None = None
 
+    @property
+    def congested(self) -> bool:
+        return self.flow.write_paused
+
+    @property
+    def given_bytes(self) -> int:
+        return self._wire.given_bytes
+
+    @property
+    def taken_bytes(self) -> int | None:
+        return self._wire.taken_bytes
+
+    @property
+    def acknowledged_bytes(self) -> int | None:
+        return self._acknowledged_at_loss if self.lost else self._wire.acknowledged_bytes
+
+    @property
+    def on_half_close(self) -> Callable[[], None] | None:
+        return self._half_close.callback
+
+    @on_half_close.setter
+    def on_half_close(self, callback: Callable[[], None] | None) -> None:
+        self._half_close.callback = callback
+
+    def shut_down(self) -> None:
+        """Cuts a connection that the server's end can't wait for."""
+        self.shut = not self.lost
+        self.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall.begin(self.slow_client_seconds)
+
+    def resume_writing(self) -> None:
+        self._stall.end()
+        super().resume_writing()
+
+    def _stalled(self) -> None:
+        self.stalled = not self.lost
+        self.abort()
+
     def abort(self) -> None:
         """Cuts the connection now: what was not sent is dropped, here and in the kernel."""
-        if self.lost:
-            return
-        self._lose()
-        if (raw := self.transport.get_extra_info("socket")) is not None:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self.transport.abort()
+        if not self.lost:
+            self._lose()
+            self._wire.reset()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        super().connection_made(transport)
+        self._wire = MeasuredTransport(transport, self._lose)
+        self._wire.bound_silence(self.slow_client_seconds)
+        super().connection_made(self._wire)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.stalled = self.stalled or (isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT)
+        self.closed_well = exc is None and self._wire.closed_here and not self.lost
+        self._stall.end()
         self._lose()
         self._head_came()
+        if self._reset_watch is not None:
+            self._reset_watch.close()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's gives None, which closes
+        """True: the connection stays open for what is to be written."""
+        running = self._running
+        if running is None or running.response_complete:
+            return False
+        if not running.more_body:
+            self._reset_watch = self._wire.watch_for_reset(self._was_reset)
+        if self._reset_watch is None:
+            self._lose()
+            return False
+        if self.pipeline and self.pipeline[0][0].more_body:  # the newest: what it lacks will not come
+            self.pipeline.popleft()
+        self._half_close.come()
+        return not self.lost
+
+    def _leave(self) -> None:
+        self._lose()
+        self.transport.close()
+
+    def _was_reset(self, error: int) -> None:
+        self.stalled = error == errno.ETIMEDOUT
+        self.abort()
 
     def data_received(self, data: bytes) -> None:
         data = self._held + data
@@ -99,8 +185,8 @@ class Connection(HttpToolsProtocol):
             self._body_bytes_left -= end - start
             super().data_received(data[start:end])
             return end
-        blank = data.find(_BLANK_LINE, start)
-        end = len(data) - _beginning_at_end(data, start) if blank < 0 else blank + len(_BLANK_LINE)
+        blank = data.find(BLANK_LINE, start)
+        end = len(data) - beginning_at_end(data, start) if blank < 0 else blank + len(BLANK_LINE)
         piece = data[start:end]
         if self._in_head:
             piece = self._mended(piece, whole=blank >= 0)
@@ -139,14 +225,21 @@ class Connection(HttpToolsProtocol):
         if self._running is not None and self._running.more_body:
             self._expect_head()
         super().on_response_complete()
+        if self._half_close.came and self._running is not None and self._running.response_complete:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, f"the request is not valid HTTP: {msg}", "invalid_http")
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        unframed = cycle.scope["http_version"] == "1.0"
-        super()._start_asgi_task(cycle, partial(_without_chunks, app, cycle) if unframed else app)
+        self._half_close.begin_answer()
+        app = partial(asking_on, app, self._half_close.ask)  # type: ignore[arg-type]  # starlette's types for the same
+        if cycle.scope["http_version"] == "1.0":
+            app = partial(without_chunks, app, cycle)
+        elif cycle.waiting_for_100_continue:
+            app = partial(closing_if_unread, app, cycle)
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _answering(self) -> bool:
@@ -162,19 +255,18 @@ class Connection(HttpToolsProtocol):
             return
         self._lose()
         body = error_body(ErrorFacts(status, message, code))
-        headers = {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            "connection": "close",
-            **identity_headers(uuid.uuid4().hex),
-        }
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        headers |= identity_headers(uuid.uuid4().hex)
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode("ascii") + body)
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS knows no half of a connection
+            self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _lose(self) -> None:
         """Tells every request of this connection; uvicorn tells the newest, which need not be the one that runs."""
+        if not self.lost:
+            self._acknowledged_at_loss = self._wire.acknowledged_bytes
         self.lost = True
         for cycle in (self._running, *(queued for queued, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
@@ -200,29 +292,6 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
 
-def _beginning_at_end(data: bytes, start: int) -> int:
-    """How many of the last bytes, none before `start`, may be the beginning of a mark."""
-    sizes = range(min(_LONGEST_BEGINNING, len(data) - start), 0, -1)
-    return next((size for size in sizes if data[-size:].lower() in _BEGINNINGS), 0)
-
-
-async def _without_chunks(
-    app: ASGI3Application,
-    cycle: RequestResponseCycle,
-    scope: Scope,
-    receive: ASGIReceiveCallable,
-    _send: ASGISendCallable,
-) -> None:
-    """HTTP/1.0 knows no chunks: a body of unknown length goes out as it is, and ends with the connection."""
-    declared = False
-
-    async def unframed(message: ASGISendEvent) -> None:
-        nonlocal declared
-        if message["type"] == "http.response.start":
-            declared = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
-            cycle.chunked_encoding = None if declared else False
-        elif message["type"] == "http.response.body" and not declared:
-            cycle.expected_content_length = len(message.get("body", b""))  # each part is all that uvicorn expects
-        await cycle.send(message)
-
-    await app(scope, receive, unframed)
+def connection_class(slow_client_seconds: float) -> type[Connection]:
+    """The class for a server whose clients may take nothing for so long."""
+    return type("Connection", (Connection,), {"slow_client_seconds": slow_client_seconds})

@@ -19,13 +19,20 @@ from engine.prompt.lowering import GenerateRequest, lower
 from engine.types import EngineRequest
 from server.account import Account
 from server.admission import Admission
-from server.answer import Answer, AnswerPlan, AnswerServices
+from server.answer import Answer
+from server.audit import AuditLog
+from server.auth import ApiKey
 from server.config import ServerConfig
-from server.delivery import ClientGoneError, client_request_id, read_body
+from server.delivery import BodyLimits, ClientGoneError, client_request_id, read_body
+from server.known_requests import KnownRequests, name_of
 from server.lifecycle import Delivery, Generation
-from server.log import log_account
+from server.log import log_request
 from server.metrics import Metrics
+from server.plan import AnswerPlan
+from server.services import AnswerServices, configured_timeouts
 from server.threads import off_the_loop
+from server.timer import StreamTimer
+from server.usage import UsageRecords
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
 from server.wire.dialect import AnswerContext, ParsedRequest
@@ -44,12 +51,32 @@ class Handler:
     def __init__(self, engine: Engine, config: ServerConfig) -> None:
         self.engine = engine
         self.config = config
-        self.admission = Admission(engine.core, config.max_queued_requests)
-        self.metrics = Metrics(engine.core)
-        self._services = AnswerServices(engine.core, self.admission, config, self._closed)
+        self.admission = Admission(engine.core, config)
+        self.audit = AuditLog.from_config(config)
+        self.metrics = Metrics(
+            engine.core,
+            model_name=engine.model_name,
+            queue_limit=config.max_queued_requests,
+        )
+        self.metrics.watch_admission(self.admission)
+        if self.audit is not None:
+            self.metrics.watch_audit(self.audit)
+        self.requests = KnownRequests(UsageRecords(config.usage_retention_seconds, config.usage_max_records))
+        self.metrics.watch_blocked(self.requests.blocked)
+        self._services = AnswerServices(
+            engine.core,
+            self.admission,
+            config,
+            self.metrics,
+            StreamTimer(),
+            configured_timeouts(config),
+            self._closed,
+        )
 
     async def body(self, request: Request) -> bytes:
-        return await read_body(request.receive, request.headers, self.config.max_body_bytes)
+        """The whole body, within the bounds of one and of all that are being read."""
+        with self.admission.bodies.share() as came:
+            return await read_body(request.receive, request.headers, BodyLimits(self.config.max_body_bytes, came))
 
     async def generate(self, request: Request, model: type[ChatRequest | CompletionRequest]) -> Response:
         """Answers a request for generation. Raises what the client is to be told with a status."""
@@ -57,16 +84,19 @@ class Handler:
         try:
             body = await self.body(request)
             parsed = parse_body(model, body)
-            plan = await self._plan(parsed, account, len(body))
+            plan = await self._plan(parsed, account, body, key_of(request))
+            answer = Answer(self._services, plan, account, keeps_text=self.audit is not None)
         except BaseException as error:
             self._refused(account, error)
             raise
-        return Answer(self._services, plan, account)
+        self.requests.opened(answer)
+        return answer
 
     def _refused(self, account: Account, error: BaseException) -> None:
         """Closes the account of a request that got no answer of its own."""
         if isinstance(error, EngineError | WireError):
-            account.rejected, account.error = True, str(error)
+            account.error = str(error)
+            account.state.refuse()
         else:
             gone = isinstance(error, ClientGoneError | asyncio.CancelledError)
             account.state.generate(Generation.ABORTED if gone else Generation.FAILED)
@@ -81,25 +111,28 @@ class Handler:
             raise WireError(404, message, code="model_not_found", param="model")
 
     def _open_account(self, request: Request) -> Account:
-        self.metrics.streams_open.inc()
+        self.metrics.opened()
         return Account(
             request_id=request.state.request_id,
             endpoint=request.url.path,
             model=self.engine.model_name,
             streams=False,
             started_at=time.monotonic(),
+            key_name=name_of(key_of(request)),
             client_request_id=client_request_id(request.headers),
         )
 
-    async def _plan(self, parsed: ParsedRequest, account: Account, body_bytes: int) -> AnswerPlan:
+    async def _plan(self, parsed: ParsedRequest, account: Account, body: bytes, key: ApiKey | None) -> AnswerPlan:
         account.streams = parsed.streams
         account.ignored_fields = tuple(name[:SHOWN] for name in parsed.ignored_fields[:SHOWN])
         self.check_model(parsed.asked_model)
         generate = parsed.lower(account.request_id)
-        self.admission.check()
-        requests = await self._lower(generate, body_bytes)
+        self.admission.check(key)
+        requests = await self._lower(generate, len(body))
         for request in requests:
             self.engine.core.backend.check(request)
+        account.choices = len(requests)
+        account.max_tokens = max(request.sampling.max_tokens for request in requests)
         account.prompt_tokens = sum(len(request.prompt_token_ids) for request in requests[:: generate.n])
         context = AnswerContext(
             request_id=account.request_id,
@@ -109,7 +142,7 @@ class Handler:
             choices=len(requests),
             token_bytes=self.engine.core.vocabulary.token_bytes,
         )
-        return AnswerPlan(parsed, requests, generate.text, context)
+        return AnswerPlan(parsed, requests, generate.text, context, key, body)
 
     async def _lower(self, generate: GenerateRequest, body_bytes: int) -> Sequence[EngineRequest]:
         return await off_the_loop(
@@ -117,6 +150,16 @@ class Handler:
         )
 
     def _closed(self, account: Account) -> None:
-        self.metrics.streams_open.dec()
+        """Each account comes here once, complete."""
+        record = account.as_record()
+        log_request(record)
+        answer = self.requests.closed(account, record)
         self.metrics.ended(account)
-        log_account(account)
+        if self.audit is not None and answer is not None:
+            self.audit.record(record | answer.transcript())
+
+
+def key_of(request: Request) -> ApiKey | None:
+    """The key that the request was let in with; None on an open server."""
+    key: ApiKey | None = getattr(request.state, "api_key", None)
+    return key

@@ -10,8 +10,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from engine.detokenizer import IncrementalDetokenizer
-from server.handler import INLINE_BODY_BYTES, Handler
-from server.metrics import CONTENT_TYPE
+from server.handler import INLINE_BODY_BYTES, Handler, key_of
 from server.threads import off_the_loop
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
@@ -87,6 +86,25 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
     return router
 
 
+def stream_routes(handler: Handler) -> APIRouter:
+    """A request under its response's id, while it runs and for a while after."""
+    router = APIRouter()
+
+    @router.get("/v1/streams")
+    async def streams(request: Request) -> dict[str, Any]:
+        return {"object": "list", "data": handler.requests.open_records(key_of(request))}
+
+    @router.get("/v1/usage/{response_id}")
+    async def usage(response_id: str, request: Request) -> dict[str, Any]:
+        return handler.requests.usage(response_id, key_of(request))
+
+    @router.post("/v1/streams/{response_id}/cancel")
+    async def cancel(response_id: str, request: Request) -> dict[str, Any]:
+        return handler.requests.cancel(response_id, key_of(request))
+
+    return router
+
+
 def operation_routes(handler: Handler) -> APIRouter:
     """For load balancers and Prometheus."""
     router = APIRouter()
@@ -103,7 +121,8 @@ def operation_routes(handler: Handler) -> APIRouter:
         return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        return Response(handler.metrics.render(), media_type=CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:
+        body, content_type = handler.metrics.exposition(request.headers.get("accept"))
+        return Response(body, media_type=content_type)
 
     return router

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,17 +17,23 @@ from typing import Any, Self
 import httpx
 
 COMMAND = Path(sys.executable).with_name("tailrace")
-READY = re.compile(r"tailrace ready on (http://\S+)")
+READY = re.compile(r"tailrace ready on (https?://\S+)")
 STOP_SECONDS = 20
+
+
+def simulated(model: Path, *settings: str) -> tuple[str, ...]:
+    """The flags that serve the simulated engine with this folder's tokenizer and these KEY=VALUE settings."""
+    return ("--engine", "simulated", "--model", str(model), *[part for one in settings for part in ("--set", one)])
 
 
 class RunningServer:
     """Use as a context manager. `url` has no slash at its end."""
 
-    def __init__(self, *flags: str, log_folder: Path) -> None:
+    def __init__(self, *flags: str, log_folder: Path, verify: ssl.SSLContext | bool = True) -> None:
+        """`verify`: which certificates are trusted of a server that serves https."""
         self.log_file = log_folder / "server.log"
         self._flags = flags
-        self._client = httpx.Client(timeout=60)
+        self._client = httpx.Client(timeout=60, verify=verify)
         self.url = ""
 
     def __enter__(self) -> Self:
@@ -62,10 +69,13 @@ class RunningServer:
             self.process.stdout.close()
         return status
 
-    def post(self, path: str, body: Any) -> httpx.Response:
+    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> httpx.Response:
         """A whole answer; `body` is JSON, or bytes as they are."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._client.post(path, content=content)
+        return self._client.post(path, content=content, headers=headers)
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        return self._client.get(path, headers=headers)
 
     def events(self, path: str, body: dict[str, Any]) -> list[Any]:
         """The `data:` of every event of a stream, parsed, without `[DONE]`, which must be there."""
@@ -92,7 +102,16 @@ class RunningServer:
         names = [
             f"tailrace_{name}" for name in ("sequences_running", "sequences_waiting", "kv_blocks_used", "streams_open")
         ]
-        poll_until(lambda: all(self.metrics()[name] == 0 for name in names), seconds, lambda: str(self.metrics()))
+        self.wait_for(dict.fromkeys(names, 0.0), seconds)
+
+    def wait_for(self, samples: Mapping[str, float], seconds: float) -> None:
+        """Until these samples have these values; fails after so many seconds."""
+
+        def now() -> dict[str, float | None]:
+            metrics = self.metrics()
+            return {name: metrics.get(name) for name in samples}
+
+        poll_until(lambda: now() == dict(samples), seconds, lambda: f"{now()}, not {dict(samples)}")
 
 
 def poll_until(condition: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:

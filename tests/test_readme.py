@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from server.auth import ApiKeys
 from server.config import load_settings
 from tests.running_server import READY, RunningServer
 
@@ -52,6 +53,7 @@ def test_there_is_a_test_for_every_command() -> None:
         "make serve",
         "curl -N ",
         SERVE,
+        ".venv/bin/tailrace hash-key ",
         ".venv/bin/python benchmarks/",
         ".venv/bin/python -m tests.engine.detokenizer.fuzz ",
     )
@@ -108,9 +110,18 @@ def test_the_long_exactness_run_runs() -> None:
     subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True, timeout=110)
 
 
-@pytest.mark.parametrize("file", sorted((REPOSITORY / "configs").glob("*.*ml")), ids=lambda file: file.name)
+def test_the_hash_of_a_key() -> None:
+    """What the README's command prints lets that key in."""
+    (command,) = commands_with(".venv/bin/tailrace hash-key ")
+    words = [str(Path(sys.executable).with_name("tailrace")), *shlex.split(command)[1:]]
+    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    config = load_settings(None, [("server.api_keys", printed)]).server
+    assert ApiKeys(config).check("/v1/models", {"x-api-key": words[-1]}) is not None
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / "configs").glob("*.[yt][ao]ml")), ids=lambda file: file.name)
 def test_shipped_configs_are_valid(file: Path) -> None:
-    """Every config that is shipped is accepted."""
+    """Every config of the server's that is shipped is accepted; the `.yml` files are other programs'."""
     load_settings(file, [])
 
 

@@ -5,7 +5,7 @@ Never text, never HTTP: a backend speaks token ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from engine.types import EngineRequest, EngineStats, ModelLimits, StepOutputs
@@ -14,8 +14,9 @@ from engine.types import EngineRequest, EngineStats, ModelLimits, StepOutputs
 class Backend(Protocol):
     """A continuous-batching engine. All methods are called on the event loop's thread.
 
-    Order: `start` once, then any of the others, then `close` once. After a fault that ends the
-    engine, `next_step` raises `EngineUnavailableError` and goes on raising it.
+    Order: `start`, then any of the others, then `close`. After a fault that ends the engine, `next_step` raises
+    `EngineUnavailableError` and goes on raising it. `close` and then `start` on the same object brings up a fresh
+    engine, which knows nothing of the one before; the totals of `stats` go on counting.
     """
 
     name: str
@@ -37,15 +38,24 @@ class Backend(Protocol):
     def abort(self, request_ids: Iterable[str]) -> None:
         """Ends sequences; returns at once. Unknown or ended ids are ignored; aborting twice is legal.
 
-        The sequence's KV blocks are free after the engine's next step at the latest. Tokens that were
-        generated before the engine saw the abort may still come out of `next_step`; the core counts them.
+        The sequence's KV blocks are free after the engine's next step at the latest, and then `next_step` says
+        so (`StepOutputs.freed`), also when nothing else happens. Outputs that were made before the engine saw
+        the abort may still come first; the core counts them. A sequence that had just ended by itself may end in its
+        last output instead.
         """
 
     async def next_step(self) -> StepOutputs:
-        """Waits for the next engine step with any output. One caller at a time. Cancelling the wait loses nothing."""
+        """Waits for the engine's next step, or for word of aborted sequences. One caller at a time.
+
+        A step is one pass of the model, also one that only prefills and has no output: each is a sign of life.
+        Cancelling the wait loses nothing.
+        """
+
+    def request_ids(self) -> Collection[str]:
+        """The sequences that the engine holds now, waiting ones and those not yet freed too: its own word on it."""
 
     def stats(self) -> EngineStats:
         """Reads the scheduler's own counts and the block pool's; cheap."""
 
     async def close(self) -> None:
-        """Stops the engine and frees what it holds. Legal at any time, and twice."""
+        """Stops the engine and frees what it holds, in bounded time even if it hangs. Legal at any time, and twice."""

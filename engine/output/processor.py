@@ -101,6 +101,11 @@ class SequenceProcessor:
         self.finished = Finished(FinishReason.ERROR, message=message)
         return OutputStep(self.index, None, self.finished, self.completion_tokens)
 
+    @property
+    def held_back_characters(self) -> int:
+        """Characters that the client could not be given yet: those of a stop string's begin, and a begun one."""
+        return (self._matcher.held_back if self._matcher is not None else 0) + self._decoding.pending
+
     def _take_tokens(self, output: SequenceOutput, parts: list[str]) -> Finished | None:
         """Decodes token by token, appending released text to `parts`, up to a stop string or `max_tokens`."""
         hidden = output.stop_token_id is not None and not self._text.include_stop

@@ -15,7 +15,6 @@ class ChoiceResult:
     """One choice, as far as its steps were folded in."""
 
     index: int
-    text: str = ""
     records: list[TokenRecord] = field(default_factory=list)
     finished: Finished | None = None
     completion_tokens: int = 0
@@ -29,7 +28,11 @@ class ChoiceResult:
         self.completion_tokens = step.completion_tokens
         if step.finished is not None:
             self.finished = step.finished
-            self.text = "".join(self._parts)
+
+    @property
+    def text(self) -> str:
+        """All of it, as far as it came."""
+        return "".join(self._parts)
 
 
 class AnswerResult:

@@ -5,13 +5,14 @@ Never a dialect itself, and never a socket: bytes are handed to delivery.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.output.events import OutputStep
 from engine.output.result import AnswerResult
 from engine.prompt.lowering import GenerateRequest
+from server.lifecycle import Phase
 from server.wire.errors import ErrorFacts
 
 
@@ -71,6 +72,10 @@ class ParsedRequest(Protocol):
     @property
     def ignored_fields(self) -> tuple[str, ...]:
         """Fields that the client sent and this API does not know."""
+
+    @property
+    def asked_timeouts(self) -> Mapping[Phase, float]:
+        """The most seconds that the client wants to wait, by phase."""
 
     def lower(self, request_id: str) -> GenerateRequest:
         """What the engine is asked for."""

@@ -50,7 +50,7 @@ def facts_of(error: BaseException) -> ErrorFacts:
         case InvalidRequestError():
             return ErrorFacts(400, error.message, error.code, error.param)
         case EngineOverloadedError():
-            return ErrorFacts(429, error.message, "engine_overloaded", retry_after=error.retry_after)
+            return ErrorFacts(429, error.message, error.code, retry_after=error.retry_after)
         case EngineUnavailableError():
             return ErrorFacts(503, error.message, "engine_unavailable", retry_after=error.retry_after)
         case GenerationFailedError():

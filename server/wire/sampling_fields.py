@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.types import FinishReason, SamplingParams, Simulation, TextParams
+from server.lifecycle import Phase
 from server.wire.door import MAX_TOKEN_IDS, items
 
 MAX_CHOICES = 128
@@ -19,6 +20,7 @@ MAX_CHOICES = 128
 MAX_STOPS = 1_000
 MAX_STOP_CHARACTERS = 16_384
 """Of all stop strings of a request together: each is a node of the automaton that looks for them."""
+MAX_SECONDS = 1e6
 INT64 = 2**63 - 1
 TokenId = Annotated[int, Field(ge=-INT64, le=INT64)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
@@ -51,6 +53,17 @@ class SimulateField(BaseModel):
     def lower(self) -> Simulation:
         ends = FinishReason.STOP if self.then == "eos" else FinishReason.LENGTH
         return Simulation(tuple(self.token_ids), tuple(self.steps), ends)
+
+
+class TimeoutsField(BaseModel):
+    """Most seconds that the client wants to wait, by phase; the server's own bounds hold beside them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    queue: float | None = number(0, MAX_SECONDS, above=True)
+    first_token: float | None = number(0, MAX_SECONDS, above=True)
+    between_tokens: float | None = number(0, MAX_SECONDS, above=True)
+    total: float | None = number(0, MAX_SECONDS, above=True)
 
 
 class SamplingFields(BaseModel):
@@ -99,6 +112,7 @@ class SamplingFields(BaseModel):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     simulate: SimulateField | None = None
+    timeouts: TimeoutsField | None = None
     user: str | None = None
 
     @field_validator("logit_bias")
@@ -141,6 +155,11 @@ class SamplingFields(BaseModel):
     @property
     def ignored_fields(self) -> tuple[str, ...]:
         return tuple(name for name in self.model_extra or {} if name not in self.refused)
+
+    @property
+    def asked_timeouts(self) -> dict[Phase, float]:
+        asked = {} if self.timeouts is None else self.timeouts.model_dump(exclude_none=True)
+        return {Phase(name): seconds for name, seconds in asked.items()}
 
     @property
     def include_usage(self) -> bool:

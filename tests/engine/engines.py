@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from engine.backends.simulated import SimulatedBackend
 from engine.config import EngineConfig
-from engine.core import EngineCore
+from engine.core import DEFAULT_SUPERVISION, EngineCore
 from engine.detokenizer import Vocabulary
+from engine.supervisor import SupervisionConfig
 from engine.types import EngineRequest, FinishReason, ModelLimits, SamplingParams, Simulation
 
+QUICK = SupervisionConfig(backoff=0.02, backoff_max=0.1, stall_timeout=0.1, close_timeout=0.2)
+"""For engines that die or hang: what takes seconds in earnest takes milliseconds."""
 LIMITS = ModelLimits(context_length=8_192, vocab_size=49_152, eos_token_ids=frozenset({2}))
 
 
@@ -20,9 +24,11 @@ def simulated_backend(**settings: object) -> SimulatedBackend:
 
 
 @asynccontextmanager
-async def running_core(vocabulary: Vocabulary, **settings: object) -> AsyncIterator[EngineCore]:
+async def running_core(
+    vocabulary: Vocabulary, supervision: SupervisionConfig = DEFAULT_SUPERVISION, **settings: object
+) -> AsyncIterator[EngineCore]:
     """A started core, closed at the end."""
-    core = EngineCore(simulated_backend(**settings), vocabulary)
+    core = EngineCore(simulated_backend(**settings), vocabulary, supervision)
     await core.start()
     try:
         yield core
@@ -36,3 +42,10 @@ def scripted(
     """A request whose answer is these ids."""
     simulation = Simulation(tuple(token_ids), then=FinishReason.STOP)
     return EngineRequest(request_id, [1] * prompt_tokens, SamplingParams(max_tokens=max_tokens), simulation)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop run until the condition holds; fails after some seconds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for is the absence or the end of things
+            await asyncio.sleep(0.001)

@@ -66,17 +66,6 @@ async def test_what_nobody_takes_is_one_merged_step(vocabulary: Vocabulary) -> N
 
 
 @pytest.mark.anyio
-async def test_silence_is_told_apart_from_the_end(vocabulary: Vocabulary) -> None:
-    """No step within the patience gives an empty list, and the stream goes on."""
-    async with running_core(vocabulary, faults={"stall_after_steps": 2}) as core:
-        async with core.open([scripted("r", [HELLO] * 3)], TextParams()) as stream:
-            assert await stream.next_steps() != []
-            assert await stream.next_steps(0.01) == []
-            assert not stream.finished
-        assert_nothing_left(core)
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("taken", [0, 1, 3])
 async def test_leaving_early_aborts(vocabulary: Vocabulary, taken: int) -> None:
     """Whenever the consumer leaves, the engine has nothing of it afterwards; leaving counts as an abort once."""
@@ -106,23 +95,6 @@ async def test_a_stop_string_aborts_the_engine_and_completes_the_answer(vocabula
         assert (result.choices[0].text, finished.reason, finished.stop) == ("Hell", FinishReason.STOP, "o w")
         assert core.aborts_total == {AbortReason.STOP_STRING: 1}
         assert_nothing_left(core)
-
-
-@pytest.mark.anyio
-async def test_a_dead_engine_ends_every_stream(vocabulary: Vocabulary) -> None:
-    """A crash reaches each consumer as an error with what was held back; new streams are refused."""
-    async with running_core(vocabulary, faults={"crash_after_steps": 3}) as core:
-        requests = [scripted(f"r-{index}", [HELLO] * 100) for index in range(4)]
-        results = await asyncio.gather(*(fold(core.open([request], TextParams())) for request in requests))
-        for result in results:
-            finished = result.choices[0].finished
-            assert finished is not None
-            assert finished.reason is FinishReason.ERROR
-            assert "simulated crash" in str(finished.failure)
-        assert not core.ready
-        with pytest.raises(EngineUnavailableError, match="simulated crash"):
-            await fold(core.open([scripted("late", [HELLO])], TextParams()))
-        assert core.live_sequences == 0
 
 
 @pytest.mark.anyio

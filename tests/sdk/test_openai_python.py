@@ -13,7 +13,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionUserMessageParam
 
-from tests.running_server import RunningServer
+from tests.running_server import RunningServer, simulated
 
 HELLO = [19556, 15107, 230, 131]
 """`Hello`, then an emoji in three tokens."""
@@ -36,8 +36,7 @@ def server(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "server.api_keys=right",
         "server.keepalive_seconds=0.001",
     )
-    flags = ["--engine", "simulated", "--model", str(demo_model)]
-    flags += [part for setting in settings for part in ("--set", setting)]
+    flags = simulated(demo_model, *settings)
     with RunningServer(*flags, log_folder=tmp_path_factory.mktemp("sdk")) as running:
         yield running
 

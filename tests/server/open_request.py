@@ -9,7 +9,6 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,11 +20,20 @@ TIMEOUT_SECONDS = 10
 class OpenRequest:
     """Sends a POST when it is made; a context manager that closes the connection, wherever the answer is."""
 
-    def __init__(self, url: str, path: str, body: Mapping[str, Any], *, receive_buffer: int = 0) -> None:
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        receive_buffer: int = 0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         address = httpx.URL(url)
         self.connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
         self.connection.sock = _connected(address, receive_buffer)
-        self.connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        self._response: http.client.HTTPResponse | None = None
+        self.connection.request("POST", path, json.dumps(body), {"content-type": "application/json", **(headers or {})})
 
     def __enter__(self) -> Self:
         return self
@@ -37,18 +45,20 @@ class OpenRequest:
 
     def close(self) -> None:
         """The client is gone."""
-        if "response" in self.__dict__:
-            self.response.close()
+        if self._response is not None:
+            self._response.close()
         self.connection.close()
 
     def send_no_more(self) -> None:
         """Closes the sending half, as netcat does."""
         self.connection.sock.shutdown(socket.SHUT_WR)
 
-    @cached_property
+    @property
     def response(self) -> http.client.HTTPResponse:
-        """Waits for the headers."""
-        return self.connection.getresponse()
+        """Waits for the headers, once: Python 3.11's `cached_property` would have other threads wait meanwhile."""
+        if self._response is None:
+            self._response = self.connection.getresponse()
+        return self._response
 
     @property
     def request_id(self) -> str:

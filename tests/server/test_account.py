@@ -5,27 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
-from engine.core import EngineCore
-from engine.detokenizer import Vocabulary
-from engine.errors import EngineOverloadedError, EngineUnavailableError
 from engine.output.events import Finished, OutputStep
-from engine.types import EngineStats, FinishReason
+from engine.types import FinishReason
 from server.account import Account
-from server.admission import Admission
-from server.lifecycle import Delivery, EndState, Generation
-from server.log import JsonFormatter, log_account
-from server.metrics import Metrics
-from tests.engine.engines import running_core, scripted, simulated_backend
-from tests.vocabularies import vocabulary
+from server.lifecycle import Delivery, EndState, Generation, Phase
+from server.log import JsonFormatter, log_request
 
 
 def account(**fields: Any) -> Account:
@@ -33,32 +23,65 @@ def account(**fields: Any) -> Account:
     return Account("r1", "/v1/completions", "m", streams=True, started_at=100.0, **fields)
 
 
-@pytest.fixture
-def core() -> EngineCore:
-    """An engine that was not started."""
-    return EngineCore(simulated_backend(), vocabulary("smollm2"))
+def refused(**fields: Any) -> Account:
+    """One that was turned away."""
+    told = account(**fields)
+    told.state.refuse()
+    return told
 
 
-def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
-    """Every sample by name and end state."""
-    families = text_string_to_metric_families(metrics.render().decode())
-    return {
-        (sample.name, sample.labels.get("end_state", "")): sample.value
-        for family in families
-        for sample in family.samples
-        if "le" not in sample.labels
-    }
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=20))
-def test_written_tokens_are_those_released(parts: list[tuple[int, int]]) -> None:
-    """Each step's released tokens are written once, over all choices; ends are told in the order they came."""
+@given(st.lists(st.sampled_from(list(FinishReason)), max_size=5))
+def test_ends_are_told_in_order(reasons: list[FinishReason]) -> None:
+    """Each choice's end once, as it was written; what ends nothing adds nothing."""
     told = account()
-    for index, released in parts:
-        told.wrote([OutputStep(index, released_tokens=released)])
-    told.wrote([OutputStep(0, finished=Finished(FinishReason.LENGTH))])
-    assert told.written_tokens == sum(released for _, released in parts)
-    assert told.finish_reasons == ["length"]
+    for index, reason in enumerate(reasons):
+        told.wrote([OutputStep(index, released_tokens=1), OutputStep(index, finished=Finished(reason))])
+    assert told.finish_reasons == [reason.value for reason in reasons]
+
+
+@given(st.tuples(*[st.integers(0, 50)] * 4))
+def test_the_tokens_add_up(parts: tuple[int, int, int, int]) -> None:
+    """Whatever of an answer was delivered, lost, cut off or generated for nobody: the sum is what was generated."""
+    delivered, lost, cut, zombies = parts
+    told = account(
+        generated_tokens=sum(parts),
+        completion_tokens=delivered + lost,
+        zombie_tokens=zombies,
+        delivered_tokens=delivered,
+    )
+    assert (told.cut_tokens, told.undelivered_tokens) == (cut, lost + zombies)
+
+
+PHASES = [
+    ({}, Generation.NEW, "request"),
+    ({}, Generation.QUEUED, "queue"),
+    ({"scheduled_at": 101.0}, Generation.RUNNING, "first_token"),
+    ({"scheduled_at": 101.0, "first_token_at": 102.0}, Generation.RUNNING, "between_tokens"),
+    ({"scheduled_at": 101.0, "first_token_at": 102.0}, Generation.FINISHED, "delivery"),
+]
+
+
+@pytest.mark.parametrize(("times", "generation", "phase"), PHASES)
+def test_the_phase(times: dict[str, float], generation: Generation, phase: str) -> None:
+    """How far it came stays told when it has ended there; a complete answer is done, a deadline names itself."""
+    told = account(**times)
+    if generation is not Generation.NEW:
+        told.state.generate(Generation.QUEUED)
+        told.state.generate(generation)
+    assert told.phase.value == phase
+    told.state.close(delivered=False)
+    assert told.phase.value == phase
+    told.state.time_out(Phase.SLOW_CLIENT)
+    assert told.phase is Phase.SLOW_CLIENT
+
+
+def test_a_complete_answer_is_done() -> None:
+    """Once it is written too."""
+    told = account(first_token_at=102.0)
+    for generation in (Generation.QUEUED, Generation.FINISHED):
+        told.state.generate(generation)
+    told.state.deliver(Delivery.CLOSED)
+    assert told.phase is Phase.DONE
 
 
 ENDINGS = [
@@ -82,34 +105,11 @@ def test_the_record(generation: Generation, delivery: Delivery, end: EndState) -
 
 
 def test_a_refusal_is_no_failure() -> None:
-    """Whatever its states, a refused request is `rejected`."""
-    assert account(rejected=True).as_record()["end_state"] == "rejected"
-
-
-def test_metrics_count_an_account_once(core: EngineCore) -> None:
-    """Tokens, end state and first token of a closed account, and nothing of another end state."""
-    metrics = Metrics(core)
-    told = account(prompt_tokens=3, written_tokens=2, generated_tokens=9, first_token_at=100.2)
-    told.rejected = True
-    before = samples(metrics)
-    metrics.ended(told)
-    grown = {key: value - before.get(key, 0) for key, value in samples(metrics).items() if value != before.get(key, 0)}
-    assert grown.pop(("tailrace_time_to_first_token_seconds_sum", "")) == pytest.approx(0.2)
-    assert grown == {
-        ("tailrace_streams_total", "rejected"): 1,
-        ("tailrace_prompt_tokens_total", ""): 3,
-        ("tailrace_tokens_written_total", ""): 2,
-        ("tailrace_tokens_delivered_total", ""): 2,
-        ("tailrace_time_to_first_token_seconds_count", ""): 1,
-    }
-
-
-def test_an_account_without_a_token_has_no_latency(core: EngineCore) -> None:
-    """A request aborted before its first token puts no sample into the histogram."""
-    metrics = Metrics(core)
-    told = account(rejected=True)
-    metrics.ended(told)
-    assert samples(metrics)["tailrace_time_to_first_token_seconds_count", ""] == 0
+    """A refused request is `rejected`, in the phase of requests."""
+    told = account()
+    told.state.refuse()
+    record = told.as_record()
+    assert (record["end_state"], record["phase"]) == ("rejected", "request")
 
 
 @pytest.fixture
@@ -129,62 +129,10 @@ def lines() -> Iterator[list[str]]:
 
 def test_the_log_line_is_json(lines: list[str]) -> None:
     """One line, whatever a client put into the fields it names."""
-    log_account(account(rejected=True, ignored_fields=('a"\n\u2028b',), error="line\nbreak"))
+    log_request(refused(ignored_fields=('a"\n\u2028b',), error="line\nbreak").as_record())
     (line,) = lines
     assert line.isascii()
     assert "\n" not in line
     parsed = json.loads(line)
     assert (parsed["event"], parsed["message"], parsed["level"]) == ("request", "rejected", "info")
     assert parsed["ignored_fields"] == ['a"\n\u2028b']
-
-
-def test_admission_before_the_engine_is_up(core: EngineCore) -> None:
-    """An engine that was not started takes nothing, and says when to come back."""
-    admission = Admission(core, 10)
-    assert not admission.ready
-    with pytest.raises(EngineUnavailableError, match="not running"):
-        admission.check()
-
-
-@pytest.mark.parametrize("bound", [1, 3])
-async def test_admission_over_the_bound(bound: int, demo_vocabulary: Vocabulary) -> None:
-    """So many may wait and no more; a place that is free again can be had."""
-    async with running_core(demo_vocabulary, max_num_seqs=1, step_interval_ms=60_000) as engine:
-        admission = Admission(engine, bound)
-        for number in range(bound):
-            admission.check()
-            engine.backend.submit(scripted(str(number), [1]))
-        with pytest.raises(EngineOverloadedError) as raised:
-            admission.check()
-        assert raised.value.retry_after > 0
-        engine.backend.abort(["0"])
-        admission.check()
-
-
-async def test_admission_while_draining(demo_vocabulary: Vocabulary) -> None:
-    """A draining server is not ready, though its engine is."""
-    async with running_core(demo_vocabulary) as engine:
-        admission = Admission(engine, 10)
-        admission.check()
-        admission.draining = True
-        assert not admission.ready
-        with pytest.raises(EngineUnavailableError, match="draining"):
-            admission.check()
-
-
-@pytest.fixture(scope="module")
-def demo_vocabulary() -> Vocabulary:
-    """The demo model's."""
-    return vocabulary("smollm2")
-
-
-def test_admission_counts_the_sequences_that_it_lets_in() -> None:
-    """Behind a queue every choice counts; where nothing waits, a request is let in however many choices it wants."""
-    stats = EngineStats(running=1, waiting=0, kv_blocks_total=1, kv_blocks_free=0)
-    core = SimpleNamespace(ready=True, stats=lambda: stats)
-    gate = Admission(cast("EngineCore", core), 4)
-    gate.check(128)
-    stats = replace(stats, waiting=2)
-    gate.check(2)
-    with pytest.raises(EngineOverloadedError):
-        gate.check(3)

@@ -16,10 +16,15 @@ from engine.output.events import OutputStep
 from engine.types import EngineRequest, TextParams
 from server.account import Account
 from server.admission import Admission
-from server.answer import Answer, AnswerPlan, AnswerServices
+from server.answer import Answer
+from server.client_connection import ClientConnection
 from server.config import ServerConfig
 from server.delivery import CONNECTION
 from server.lifecycle import EndState
+from server.metrics import Metrics
+from server.plan import AnswerPlan
+from server.services import AnswerServices
+from server.timer import StreamTimer
 from server.wire.completions.request import CompletionRequest
 from server.wire.dialect import AnswerContext, StreamEncoder
 from server.wire.door import parse_body
@@ -103,10 +108,14 @@ class Run:
             [request],
             TextParams(),
             AnswerContext("r", 0, "m", 1, 1, core.vocabulary.token_bytes),
+            key=None,
+            body=body,
         )
         self.closed: list[Account] = []
-        self.admission = Admission(core, 10)
-        services = AnswerServices(core, self.admission, ServerConfig(), self.closed.append)
+        config = ServerConfig()
+        self.admission = Admission(core, config)
+        metrics = Metrics(core, model_name="m", queue_limit=10)
+        services = AnswerServices(core, self.admission, config, metrics, StreamTimer(), {}, self.closed.append)
         self.answer = Answer(services, plan, Account("r", "/", "m", streams=stream, started_at=0))
         self.client = Client()
 
@@ -115,8 +124,18 @@ class Run:
         try:
             await self.answer({"type": "http"}, self.client.receive, self.client.send)
         finally:
+            await turns_until(lambda: bool(self.closed))
             (self.account,) = self.closed
         return self.account
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    """Gives the loop to others until it is so; its turns are counted."""
+    for _ in range(1_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come so far")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -159,21 +178,12 @@ async def test_a_client_that_leaves(core: EngineCore, stream: bool) -> None:
     assert core.stats().kv_blocks_used == 0
 
 
-async def until_live(core: EngineCore) -> None:
-    """Gives the loop to others until a sequence was submitted; its turns are counted."""
-    for _ in range(1_000):
-        if core.live_sequences:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("nothing was submitted")
-
-
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_task_that_is_cancelled(core: EngineCore, stream: bool) -> None:
     """The server's own cancellation leaves nothing either."""
     run = Run(core, scripted("a", [905] * 100_000, max_tokens=100_000), stream=stream)
     task = asyncio.create_task(run())
-    await until_live(core)
+    await turns_until(lambda: core.live_sequences > 0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -210,13 +220,10 @@ async def test_a_refusal_is_raised_before_anything_is_sent(core: EngineCore, str
     assert (run.client.sent, run.account.end_state) == ([], "upstream_error")
 
 
-class LostConnection:
+class LostConnection(ClientConnection):
     """A connection that went while the last words were on their way."""
 
     lost = True
-
-    def abort(self) -> None:
-        """Nobody is there to be cut off."""
 
 
 @pytest.mark.anyio

@@ -12,9 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.auth import ApiKeys
+from engine.errors import ConfigError
+from server.auth import ApiKey, ApiKeys, hashed, refuse_unguarded
+from server.config import ApiKeyConfig, ServerConfig
 from server.wire.errors import WireError
-from tests.running_server import RunningServer
+from tests.running_server import RunningServer, simulated
 from tests.server.replies import CHAT, MESSAGES
 
 KEY = "sk-right"
@@ -46,14 +48,19 @@ BAD: list[Headers] = [
 ]
 
 
+def known(*keys: str) -> ApiKeys:
+    """Of a server with these keys."""
+    return ApiKeys(ServerConfig(api_keys=tuple(ApiKeyConfig(key=key) for key in keys)))
+
+
 @pytest.mark.parametrize("configured", [KEY, "sha256:" + hashlib.sha256(KEY.encode()).hexdigest()])
 @pytest.mark.parametrize(("headers", "good"), [(row, True) for row in GOOD] + [(row, False) for row in BAD])
 def test_keys(configured: str, headers: Headers, good: bool) -> None:
     """The right key lets in, by either header and as text or hash; nothing else does, and all are told the same."""
-    keys = ApiKeys(["other", configured])
+    keys = known("other", configured)
     for path in ("/v1/models", CHAT, "/tokenize", "/detokenize"):
         if good:
-            keys.check(path, headers)
+            assert keys.check(path, headers) == ApiKey("key-2")
         else:
             with pytest.raises(WireError) as raised:
                 keys.check(path, headers)
@@ -64,24 +71,68 @@ def test_keys(configured: str, headers: Headers, good: bool) -> None:
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/"])
 def test_what_needs_no_key(path: str) -> None:
     """The operator's own routes are open."""
-    ApiKeys([KEY]).check(path, {})
+    assert known(KEY).check(path, {}) is None
 
 
 def test_without_keys_the_server_is_open() -> None:
-    """No configured key, no check."""
-    ApiKeys([]).check(CHAT, {})
+    """No configured key, no check, whatever is shown."""
+    assert known().check(CHAT, {}) is None
+    assert known().check(CHAT, {"x-api-key": KEY}) is None
 
 
 def test_a_key_of_any_characters() -> None:
     """Header text is bytes: a key that was configured in UTF-8 is found however HTTP libraries decode it."""
     key = "clé-🌶"
-    ApiKeys([key]).check(CHAT, {"x-api-key": key.encode().decode("latin-1")})
+    assert known(key).check(CHAT, {"x-api-key": key.encode().decode("latin-1")}) == ApiKey("key-1")
+
+
+def test_a_key_brings_its_name_and_bounds() -> None:
+    """Its own bounds win over those for all keys; what neither names is unbounded; the hash is of the key as it is."""
+    entries = (
+        ApiKeyConfig(name="ann", key="a", max_concurrent=2, admin=True),
+        ApiKeyConfig(key=hashed("b"), tokens_per_minute=9),
+    )
+    keys = ApiKeys(ServerConfig(api_keys=entries, key_max_concurrent=5, key_requests_per_minute=7))
+    assert keys.check(CHAT, {"x-api-key": "a"}) == ApiKey("ann", 2, 7, None, admin=True)
+    assert keys.check(CHAT, {"x-api-key": "b"}) == ApiKey("key-2", 5, 7, 9, admin=False)
+
+
+def test_a_key_is_in_no_representation() -> None:
+    """Settings may be logged: their text does not show a key."""
+    config = ServerConfig(api_keys=(ApiKeyConfig(key="sk-secret"),))
+    assert "sk-secret" not in f"{config!r} {config}"
+
+
+@pytest.mark.parametrize(
+    ("host", "open_"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104 - the host that is refused
+        ("::", False),
+        ("", False),
+        ("192.168.1.4", False),
+        ("myhost", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_open_means_loopback(host: str, open_: bool) -> None:
+    """Without a key a server listens on this machine only, unless its operator says that the network is guarded."""
+    refuse_unguarded(ServerConfig(host=host, allow_open=True))
+    refuse_unguarded(ServerConfig(host=host, api_keys=(ApiKeyConfig(key=KEY),)))
+    if open_:
+        refuse_unguarded(ServerConfig(host=host))
+    else:
+        with pytest.raises(ConfigError, match="without API keys everyone who reaches"):
+            refuse_unguarded(ServerConfig(host=host))
 
 
 @pytest.fixture(scope="module")
 def guarded(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server with a key."""
-    flags = ("--engine", "simulated", "--model", str(demo_model), "--set", f"server.api_keys={KEY}")
+    flags = simulated(demo_model, f"server.api_keys={KEY}")
     with RunningServer(*flags, log_folder=tmp_path_factory.mktemp("guarded")) as server:
         yield server
 

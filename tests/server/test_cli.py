@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import subprocess
 from collections.abc import Iterator
@@ -36,7 +37,14 @@ def invoke(*arguments: str) -> Result:
         (["--set", "engine.faults.fail=1"], "did you mean 'engine.faults.fail_after_tokens'?"),
         (["--set", "server.port=x"], "server.port: "),
         (["--set", "server.keepalive_seconds=0"], "server.keepalive_seconds: "),
-        (["--set", "server.api_keys=sha256:zz"], "server.api_keys: after 'sha256:'"),
+        (["--set", "server.api_keys=sha256:zz"], "server.api_keys.0.key: after 'sha256:'"),
+        (["--host", "0.0.0.0"], "without API keys everyone who reaches 0.0.0.0 could use the model"),  # noqa: S104
+        (["--set", "server.tls_key=/a.pem"], "TLS needs both"),
+        (
+            ["--set", "server.tls_key=/no/a.pem", "--set", "server.tls_certificate=/no/b.pem"],
+            "server.tls_certificate (/no/b.pem) and server.tls_key (/no/a.pem) can't be read: No such file",
+        ),
+        (["--set", "server.cors_origins=https://a/b"], "'https://a/b' is no origin"),
         (["--engine", "warp"], "engine.kind: "),
         (["--model", "/no/such/folder"], "no such folder"),
         (["--config", "/no/such.yaml"], "/no/such.yaml can't be read"),
@@ -68,6 +76,32 @@ def test_a_bad_flag(arguments: list[str], words: str) -> None:
     assert result.exit_code == 2
     assert words in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_an_audit_log_that_cannot_be_written(demo_model: Path) -> None:
+    """It is found at the start, not with the first request."""
+    result = invoke(
+        "serve", "--engine", "simulated", "--model", str(demo_model), "--set", "server.audit_log=/no/such/folder/a"
+    )
+    assert result.exit_code == 2, result.output
+    assert "server.audit_log: /no/such/folder/a can't be written: No such file or directory" in result.stderr
+    assert result.stderr.count("tailrace: ") == 1
+
+
+@pytest.mark.parametrize(("arguments", "typed"), [(["sk-1"], ""), ([], "sk-1\n"), ([], "sk-1"), (["sk-1"], "other\n")])
+def test_a_key_is_hashed(arguments: list[str], typed: str) -> None:
+    """As an argument or on standard input; what is printed is the one line that a config file may hold."""
+    result = CliRunner().invoke(app, ["hash-key", *arguments], input=typed)
+    assert result.exit_code == 0
+    assert result.stdout == "sha256:" + hashlib.sha256(b"sk-1").hexdigest() + "\n"
+
+
+def test_no_key_to_hash() -> None:
+    """Nothing, or blanks, is a mistake: the hash of an empty key would be no lock."""
+    for typed in ("", "\n", "  \n"):
+        result = CliRunner().invoke(app, ["hash-key"], input=typed)
+        assert result.exit_code == 2
+        assert result.stdout == ""
 
 
 def test_help_names_every_flag() -> None:

@@ -37,6 +37,11 @@ def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("TAILRACE__" + key.upper().replace(".", "__"), raising=False)
 
 
+def keys_of(settings: Settings) -> dict[str, str]:
+    """The configured keys by their names."""
+    return {entry.name: entry.key for entry in settings.server.api_keys}
+
+
 def written(folder: Path, name: str, text: str) -> Path:
     file = folder / name
     file.write_text(text)
@@ -50,7 +55,8 @@ def test_both_formats_say_the_same(tmp_path: Path, name: str, text: str) -> None
     assert settings.engine.kind == "simulated"
     assert settings.engine.step_interval_ms == 1.5
     assert settings.engine.faults.fail_after_tokens == 3
-    assert (settings.server.port, settings.server.api_keys) == (9000, ("a", "1"))
+    assert settings.server.port == 9000
+    assert keys_of(settings) == {"key-1": "a", "key-2": "1"}
     assert settings.server.keepalive_seconds == 15
 
 
@@ -118,6 +124,23 @@ def test_an_unknown_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("server.log_level", "loud"),
         ("server.api_keys", "sha256:beef"),
         ("server.api_keys", "fine,sha256:" + "x" * 64),
+        ("server.api_keys", "[{name: a}]"),
+        ("server.api_keys", "[{key: ''}]"),
+        ("server.api_keys", "[{key: 'xxx '}]"),
+        ("server.api_keys", "[{key: xxx, nam: a}]"),
+        ("server.api_keys", "[{key: xxx, name: a b}]"),
+        ("server.api_keys", '[{key: xxx, name: "a\\n"}]'),
+        ("server.api_keys", "[{key: xxx, name: é}]"),
+        ("server.api_keys", "[{key: xxx, name: " + "a" * 65 + "}]"),
+        ("server.api_keys", "[{key: xxx, max_concurrent: 0}]"),
+        ("server.api_keys", "[{key: xxx, name: a}, {key: xxxx, name: a}]"),
+        ("server.api_keys", "[{key: xxx, name: key-2}, xxxx]"),
+        ("server.key_tokens_per_minute", "0"),
+        ("server.max_num_streams", "0"),
+        ("server.cors_origins", "https://a.example/"),
+        ("server.cors_origins", "a.example"),
+        ("server.cors_origins", "https://a.example/page,https://b.example"),
+        ("server.audit_log_max_bytes", "0"),
         ("engine.kind", "warp"),
         ("engine.tokens_per_step", "0"),
         ("engine.max_num_seqs", "many"),
@@ -158,7 +181,44 @@ def test_a_file_that_is_none(tmp_path: Path, name: str, text: str) -> None:
 )
 def test_api_keys_from_a_flag(value: str, keys: tuple[str, ...]) -> None:
     """Several are separated by commas, and a key may look like a number."""
-    assert load_settings(None, [("server.api_keys", value)]).server.api_keys == keys
+    assert tuple(keys_of(load_settings(None, [("server.api_keys", value)])).values()) == keys
+
+
+NAMED = "[{name: ann, key: 'a,b', max_concurrent: 3, admin: true}, '7', {key: c}]"
+
+
+def test_api_keys_with_names_and_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries may be mappings, in the file, the environment and a flag alike; a nameless one is called by its place."""
+    monkeypatch.setenv("TAILRACE__SERVER__API_KEYS", NAMED)
+    for settings in (
+        load_settings(None, []),
+        load_settings(None, [("server.api_keys", NAMED)]),
+        load_settings(written(tmp_path, "a.yaml", f"server:\n  api_keys: {NAMED}\n"), []),
+    ):
+        assert keys_of(settings) == {"ann": "a,b", "key-2": "7", "key-3": "c"}
+        ann, *rest = settings.server.api_keys
+        assert (ann.max_concurrent, ann.admin) == (3, True)
+        assert not any(entry.admin for entry in rest)
+
+
+@pytest.mark.parametrize("name", ["tls_certificate", "tls_key"])
+def test_tls_needs_both_files(name: str) -> None:
+    """One without the other is named."""
+    with pytest.raises(ConfigError, match="tls_certificate and tls_key: TLS needs both"):
+        load_settings(None, [(f"server.{name}", "a.pem")])
+
+
+def test_origins_from_a_flag() -> None:
+    """Several are separated by commas; each is a scheme and a host, or all of them."""
+    flags = [("server.cors_origins", "https://a.example, http://localhost:3000")]
+    assert load_settings(None, flags).server.cors_origins == ("https://a.example", "http://localhost:3000")
+    assert load_settings(None, [("server.cors_origins", "*")]).server.cors_origins == ("*",)
+
+
+def test_the_shipped_file_says_the_defaults() -> None:
+    """`configs/tailrace.yaml` can be edited line by line: as it is it changes nothing."""
+    shipped = Path(__file__).parents[2] / "configs" / "tailrace.yaml"
+    assert load_settings(shipped, []) == Settings()
 
 
 @pytest.mark.parametrize("name", ["2024", "null", "a #1", "true", "1e3", "a: b"])
@@ -178,3 +238,24 @@ def test_settings_are_frozen() -> None:
     """Nobody changes a setting later."""
     with pytest.raises(ValueError, match="frozen"):
         load_settings(None, []).server.port = 1  # type: ignore[misc]
+
+
+def test_arguments_of_vllm_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names below `engine.vllm` are vLLM's to know; file, environment and flags add to one another, also in depth."""
+    text = "engine:\n  vllm:\n    tensor_parallel_size: 2\n    speculative_config: {method: ngram}\n"
+    file = written(tmp_path, "a.yaml", text)
+    monkeypatch.setenv("TAILRACE__ENGINE__VLLM__ENFORCE_EAGER", "true")
+    flags = [("engine.vllm.tensor_parallel_size", "4"), ("engine.vllm.speculative_config.num_speculative_tokens", "3")]
+    assert load_settings(file, flags).engine.vllm == {
+        "tensor_parallel_size": 4,
+        "speculative_config": {"method": "ngram", "num_speculative_tokens": 3},
+        "enforce_eager": True,
+    }
+    assert load_settings(written(tmp_path, "b.yaml", "engine:\n  vllm:\n"), []).engine.vllm == {"enforce_eager": True}
+
+
+@pytest.mark.parametrize("key", ["engine.vllm.dtype.name", "engine.vllm"])
+def test_a_value_is_no_mapping(key: str) -> None:
+    """What stands in the way of a deeper key is named."""
+    with pytest.raises(ConfigError, match=r"engine\.vllm"):
+        load_settings(None, [("engine.vllm.dtype", "float32"), (key, "1")])

@@ -21,7 +21,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from server.connection import HEAD_BYTES, Connection
-from tests.running_server import RunningServer, poll_until
+from tests.running_server import RunningServer, poll_until, simulated
 from tests.server.open_request import OpenRequest
 from tests.server.replies import COMPLETIONS
 
@@ -155,14 +155,14 @@ def test_a_head_without_end(raw: socket.socket, size: int, line: bytes) -> None:
 
 def test_a_full_socket_and_a_second_signal(demo_model: Path, tmp_path: Path) -> None:
     """An operator in a hurry does not wait for who takes nothing: status 0, and no traceback on the way."""
-    flags = ["--engine", "simulated", "--model", str(demo_model), "--set", "engine.step_interval_ms=1"]
+    flags = simulated(demo_model, "engine.step_interval_ms=1")
     flood = LONG | {"stream": True, "n": 60, "logprobs": 5, "max_tokens": 8_000}
     with (
         RunningServer(*flags, log_folder=tmp_path) as server,
         OpenRequest(server.url, COMPLETIONS, flood, receive_buffer=4_096) as frozen,
     ):
         assert frozen.response.status == 200
-        poll_until(lambda: server.metrics()["tailrace_sequences_running"] == 60, 2, lambda: str(server.metrics()))
+        server.wait_for({"tailrace_sequences_running": 60}, 2)
         server.process.send_signal(signal.SIGTERM)
         poll_until(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 1, lambda: "still ready")
         server.process.send_signal(signal.SIGTERM)

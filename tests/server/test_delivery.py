@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.client_connection import ClientConnection
 from server.delivery import (
     CONNECTION,
+    BodyLimits,
     ClientGoneError,
     ClientSocket,
     RequestIdentity,
-    SlowClientError,
     client_request_id,
     connection_of,
     read_body,
@@ -56,40 +57,40 @@ def no_task_left() -> Iterator[None]:
 def test_a_body_is_its_parts(parts: list[bytes]) -> None:
     """However a body is cut, it is read whole."""
     messages = [body(part, more=True) for part in parts[:-1]] + [body(parts[-1])]
-    assert asyncio.run(read_body(receiving(*messages), {}, 100)) == b"".join(parts)
+    assert asyncio.run(read_body(receiving(*messages), {}, BodyLimits(100))) == b"".join(parts)
 
 
 async def test_a_body_at_its_limit() -> None:
     """The limit is the last size that is taken."""
-    assert await read_body(receiving(body(b"12345")), {"content-length": "5"}, 5) == b"12345"
+    assert await read_body(receiving(body(b"12345")), {"content-length": "5"}, BodyLimits(5)) == b"12345"
     with pytest.raises(WireError) as raised:
-        await read_body(receiving(body(b"123456")), {}, 5)
+        await read_body(receiving(body(b"123456")), {}, BodyLimits(5))
     assert raised.value.status == 413
 
 
 async def test_a_declared_length_is_refused_unread() -> None:
     """Nothing is read of a body that says it is too large."""
     with pytest.raises(WireError) as raised:
-        await asyncio.wait_for(read_body(receiving(), {"content-length": "6"}, 5), 1)
+        await asyncio.wait_for(read_body(receiving(), {"content-length": "6"}, BodyLimits(5)), 1)
     assert raised.value.status == 413
 
 
 async def test_a_body_is_refused_when_it_is_known_to_be_too_large() -> None:
     """Not only at its end: the rest is not waited for."""
     with pytest.raises(WireError):
-        await asyncio.wait_for(read_body(receiving(body(b"123", True), body(b"456", True)), {}, 5), 1)
+        await asyncio.wait_for(read_body(receiving(body(b"123", True), body(b"456", True)), {}, BodyLimits(5)), 1)
 
 
 async def test_a_cut_body() -> None:
     """A client that leaves before its request was whole has left."""
     with pytest.raises(ClientGoneError):
-        await read_body(receiving(body(b"{", True), GONE), {}, 5)
+        await read_body(receiving(body(b"{", True), GONE), {}, BodyLimits(5))
 
 
 async def test_a_body_that_does_not_come() -> None:
     """A body has its time as a whole, however much of it came: then it is a 408."""
     with pytest.raises(WireError) as raised:
-        await read_body(receiving(body(b"{", True)), {}, 5, limit_seconds=0.01)
+        await read_body(receiving(body(b"{", True)), {}, BodyLimits(5, seconds=0.01))
     assert (raised.value.status, raised.value.code) == (408, "request_timeout")
 
 
@@ -170,79 +171,9 @@ async def test_work_that_is_cancelled_from_outside() -> None:
     assert ended.is_set()
 
 
-async def test_the_messages_of_an_answer() -> None:
-    """Start, body parts, end: ASGI's messages in order, and bytes counted when they were accepted."""
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    socket = ClientSocket(send, 1)  # type: ignore[arg-type]
-    await socket.start(200, {"content-type": "text/plain"})
-    await socket.write(b"ab")
-    await socket.end(b"c")
-    assert sent == [
-        {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]},
-        {"type": "http.response.body", "body": b"ab", "more_body": True},
-        {"type": "http.response.body", "body": b"c", "more_body": False},
-    ]
-    assert (socket.started, socket.bytes_written) == (True, 3)
-
-
-async def test_a_client_that_takes_nothing() -> None:
-    """A write that is not accepted in time is a slow client's, and its bytes are not counted."""
-
-    async def send(_: Message) -> None:
-        await asyncio.Event().wait()
-
-    socket = ClientSocket(send, 0.01)  # type: ignore[arg-type]
-    for call in (socket.start(200, {}), socket.write(b"x"), socket.end(b"x")):
-        with pytest.raises(SlowClientError, match=r"0\.01 s"):
-            await call
-    assert socket.bytes_written == 0
-
-
-class Connection:
-    """The one below an answer."""
-
-    def __init__(self) -> None:
-        self.lost = False
-        self.aborted = False
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-async def test_a_connection_that_was_lost() -> None:
-    """What a server took in silence for a client that is gone was not written."""
-    connection = Connection()
-
-    async def send(message: Message) -> None:
-        connection.lost = message.get("body") == b"lost"
-
-    socket = ClientSocket(send, 1, connection)  # type: ignore[arg-type]
-    await socket.write(b"ab")
-    for call in (socket.write, socket.end):
-        with pytest.raises(ClientGoneError):
-            await call(b"lost")
-    assert (socket.bytes_written, connection.aborted) == (2, False)
-
-
-async def test_a_slow_clients_connection_is_cut() -> None:
-    """What it did not take is not kept for it."""
-    connection = Connection()
-
-    async def send(_: Message) -> None:
-        await asyncio.Event().wait()
-
-    with pytest.raises(SlowClientError):
-        await ClientSocket(send, 0.01, connection).write(b"x")  # type: ignore[arg-type]
-    assert connection.aborted
-
-
 def test_the_connection_of_a_request() -> None:
     """It is the server's, where the server tells; else one that is never lost and may be cut."""
-    connection = Connection()
+    connection = ClientConnection()
     assert connection_of({"extensions": {CONNECTION: connection}}) is connection
     scopes: list[Message] = [{}, {"extensions": {}}]
     for scope in scopes:

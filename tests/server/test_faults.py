@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.running_server import RunningServer, poll_until
+from tests.running_server import RunningServer, poll_until, simulated
 from tests.server.open_request import OpenRequest
 from tests.server.replies import CHAT, COMPLETIONS, DONE, parsed, scripted
 
@@ -26,8 +26,7 @@ def start(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Start:
 
     @contextmanager
     def started(*settings: str) -> Iterator[RunningServer]:
-        flags = ["--engine", "simulated", "--model", str(demo_model)]
-        flags += [part for setting in ("engine.step_interval_ms=5", *settings) for part in ("--set", setting)]
+        flags = simulated(demo_model, "engine.step_interval_ms=5", *settings)
         with RunningServer(*flags, log_folder=tmp_path_factory.mktemp("faulty")) as server:
             yield server
 
@@ -93,9 +92,11 @@ def test_a_failed_sequence_harms_no_other(failing: RunningServer) -> None:
     failing.wait_idle()
 
 
-def test_the_engine_dies(start: Start) -> None:
-    """All streams end with an error event, the whole answer is a 5xx; then not ready, 503, and alive."""
-    with start("engine.faults.crash_after_steps=25") as server, ExitStack() as stack:
+@pytest.mark.parametrize("fault", ["crash_after_steps", "stall_after_steps"])
+def test_the_engine_dies_and_comes_back(start: Start, fault: str) -> None:
+    """All streams end with an error event, the whole answer is a 5xx; not ready, 503, alive; then all is as before."""
+    settings = ("engine.restart_backoff_seconds=3", "engine.stall_timeout_seconds=0.5")
+    with start(f"engine.faults.{fault}=25", *settings) as server, ExitStack() as stack:
         streams = [stack.enter_context(OpenRequest(server.url, COMPLETIONS, LONG)) for _ in range(3)]
         whole = stack.enter_context(OpenRequest(server.url, COMPLETIONS, LONG | {"stream": False}))
         for stream in streams:
@@ -104,35 +105,43 @@ def test_the_engine_dies(start: Start) -> None:
             assert last["error"]["code"] == "generation_failed"
             assert end_of_account(server, stream.request_id)["end_state"] == "upstream_error"
         assert whole.response.status == 500
-        assert_down(server)
+        assert_down(server, "crash" if fault == "crash_after_steps" else "no step")
+        poll_until(lambda: httpx.get(f"{server.url}/ready").status_code == 200, 10, lambda: "never ready again")
+        assert server.metrics()["tailrace_engine_up"] == 1
+        answer = server.post(COMPLETIONS, {"prompt": [905] * 60})
+        assert answer.json()["choices"][0]["text"] == " world" * 16
+        server.wait_idle()
+        assert server.stop() == 0
 
 
-def assert_down(server: RunningServer) -> None:
+def assert_down(server: RunningServer, reason: str) -> None:
     """Alive, not ready, and saying so to whoever asks."""
     assert server.process.poll() is None
     assert httpx.get(f"{server.url}/health").status_code == 200
     ready = httpx.get(f"{server.url}/ready")
     assert ready.status_code == 503
-    assert "crash" in ready.json()["reason"]
+    assert reason in ready.json()["reason"]
     for stream in (True, False):
         refused = server.post(COMPLETIONS, LONG | {"stream": stream})
         assert refused.status_code == 503
-        assert int(refused.headers["retry-after"]) > 0
+        assert 0 < int(refused.headers["retry-after"]) <= 3
         assert refused.json()["error"]["code"] == "engine_unavailable"
     assert server.metrics()["tailrace_engine_up"] == 0
     assert server.metrics()["tailrace_streams_open"] == 0
-    assert server.stop() == 0
 
 
 def test_the_engine_hangs(start: Start) -> None:
-    """A stream says that it is alive as long as its client stays, and leaves nothing when the client goes."""
-    with start("engine.faults.stall_after_steps=5", "server.keepalive_seconds=0.02") as server:
+    """A stream says that it is alive while its client stays; one that was left ends with the hung engine at last."""
+    hang = ("engine.faults.stall_after_steps=5", "engine.stall_timeout_seconds=3")
+    with start(*hang, "server.keepalive_seconds=0.02") as server:
         with OpenRequest(server.url, COMPLETIONS, LONG) as request:
             blocks = request.blocks()
             silent = [block for block in (next(blocks) for _ in range(20)) if block.startswith(b":")]
             assert len(silent) >= 10
             assert server.metrics()["tailrace_sequences_running"] == 1
-        server.wait_idle(1)
+        server.wait_for({"tailrace_sequences_unsettled": 1}, 2)
+        server.wait_idle(6)
+        assert server.metrics()["tailrace_sequences_unsettled"] == 0
         assert end_of_account(server, request.request_id)["end_state"] == "client_cancelled"
         assert httpx.get(f"{server.url}/health").status_code == 200
 

@@ -6,7 +6,18 @@ import itertools
 
 import pytest
 
-from server.lifecycle import DELIVERY_NEXT, END_STATE, GENERATION_NEXT, Delivery, EndState, Generation, StreamState
+from server.lifecycle import (
+    DELIVERY_NEXT,
+    END_STATE,
+    GENERATION_NEXT,
+    VERDICT_END_STATE,
+    Delivery,
+    EndState,
+    Generation,
+    Phase,
+    StreamState,
+    Verdict,
+)
 
 GENERATION_ENDS = [state for state, after in GENERATION_NEXT.items() if not after]
 DELIVERY_ENDS = [state for state, after in DELIVERY_NEXT.items() if not after]
@@ -20,11 +31,14 @@ def stream(generation: Generation, delivery: Delivery) -> StreamState:
 
 
 def test_the_tables_are_total() -> None:
-    """Every state has its row, and every pair of terminal states its end state; nothing else has one."""
+    """Every state has its row, every pair its cell; those with an end state are just the pairs of terminal states."""
     assert set(GENERATION_NEXT) == set(Generation)
     assert set(DELIVERY_NEXT) == set(Delivery)
-    assert set(END_STATE) == set(itertools.product(GENERATION_ENDS, DELIVERY_ENDS))
-    assert set(END_STATE.values()) | {EndState.TIMED_OUT, EndState.REJECTED} == set(EndState)
+    assert set(END_STATE) == set(itertools.product(Generation, Delivery))
+    ended = {pair for pair, end in END_STATE.items() if end is not None}
+    assert ended == set(itertools.product(GENERATION_ENDS, DELIVERY_ENDS))
+    assert set(VERDICT_END_STATE) == set(Verdict)
+    assert {*END_STATE.values(), *VERDICT_END_STATE.values()} == {None, *EndState}
 
 
 def test_every_state_is_reached_and_left() -> None:
@@ -77,17 +91,37 @@ def test_any_state_can_be_ended(generation: Generation, delivery: Delivery) -> N
     for _ in range(2):
         state.fail()
     assert state.generation is (generation if generation in GENERATION_ENDS else Generation.FAILED)
-    assert state.end_state in EndState
+    assert state.end_state is not None
 
 
-def test_an_unfinished_stream_has_no_end_state() -> None:
-    """Asking too early is a programming error."""
-    with pytest.raises(KeyError):
-        _ = StreamState().end_state
+@pytest.mark.parametrize(("generation", "delivery"), list(itertools.product(Generation, Delivery)))
+@pytest.mark.parametrize("verdict", Verdict)
+def test_an_unfinished_stream_has_no_end_state(generation: Generation, delivery: Delivery, verdict: Verdict) -> None:
+    """Nor has one of which the verdict is known; afterwards the verdict goes before what the two sides say."""
+    state = stream(generation, delivery)
+    assert state.end_state is END_STATE[generation, delivery]
+    state.verdict = verdict
+    assert (state.end_state is None) == (END_STATE[generation, delivery] is None)
+    state.close(delivered=True)
+    assert state.end_state is VERDICT_END_STATE[verdict]
 
 
-def test_a_deadline_is_said_apart() -> None:
-    """Whatever the two sides say, a deadline that ended the stream is its end state."""
-    state = stream(Generation.ABORTED, Delivery.LOST)
-    state.timed_out = True
-    assert state.end_state is EndState.TIMED_OUT
+def test_the_first_verdict_counts() -> None:
+    """A deadline that passes after a soft cancel, or after another deadline, changes nothing."""
+    state = StreamState()
+    state.time_out(Phase.QUEUE)
+    state.time_out(Phase.TOTAL)
+    assert (state.verdict, state.deadline) == (Verdict.DEADLINE, Phase.QUEUE)
+    state = StreamState()
+    state.verdict = Verdict.SOFT_CANCEL
+    state.time_out(Phase.TOTAL)
+    assert (state.verdict, state.deadline) == (Verdict.SOFT_CANCEL, None)
+
+
+def test_a_refused_request_was_never_submitted() -> None:
+    """Whatever closes it afterwards, it stays rejected."""
+    state = StreamState()
+    state.refuse()
+    state.close(delivered=False)
+    assert not state.submitted
+    assert state.end_state is EndState.REJECTED

@@ -88,7 +88,8 @@ def test_metrics_are_prometheus_text(http: httpx.Client) -> None:
     families = list(text_string_to_metric_families(http.get("/metrics").text))
     assert all(family.documentation for family in families)
     labels = {name for family in families for sample in family.samples for name in sample.labels}
-    assert labels <= {"endpoint", "end_state", "reason", "le"}
+    ours = {"endpoint", "end_state", "phase", "reason", "le", "model_name", "engine", "finished_reason"}
+    assert labels <= ours | {"block_size", "num_gpu_blocks"}
 
 
 def test_a_request_is_counted_once(http: httpx.Client, echo_server: RunningServer) -> None:
@@ -100,11 +101,11 @@ def test_a_request_is_counted_once(http: httpx.Client, echo_server: RunningServe
     echo_server.wait_idle()
     after = echo_server.metrics()
     grown = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
-    assert grown['tailrace_streams_total{end_state="completed",endpoint="/v1/completions"}'] == 1
+    assert grown['tailrace_streams_total{end_state="completed",endpoint="/v1/completions",phase="done"}'] == 1
     assert grown["tailrace_prompt_tokens_total"] == 1
     for counter in ("generated", "written", "delivered"):
         assert grown[f"tailrace_tokens_{counter}_total"] == 14
-    assert grown["tailrace_time_to_first_token_seconds_count"] == 1
+    assert grown['tailrace_time_to_first_token_seconds_count{end_state="completed"}'] == 1
     assert "tailrace_tokens_zombie_total" not in grown
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from engine.backends.simulated.corpus import paragraph
 from engine.backends.simulated.scheduler import Script, ScriptedSequence, SimulatedScheduler
 from engine.config import EngineConfig
-from engine.errors import ContextLengthError, EngineUnavailableError
+from engine.errors import ContextLengthError, EngineUnavailableError, UnsupportedParameterError
 from engine.types import EngineRequest, EngineStats, ModelLimits, StepOutputs
 
 DEFAULT_KV_BLOCKS = 16_384
@@ -36,16 +36,25 @@ class SimulatedBackend:
             block_size=config.block_size,
             fail_after_tokens=config.faults.fail_after_tokens,
         )
-        self._work = asyncio.Event()
+        self._news = asyncio.Event()
+        """Set when there may be something to do before the step is due."""
+        self._freed: list[str] = []
         self._steps = 0
-        self._next_step_at = 0.0
+        self._due: float | None = None
+        """When the step that is under way ends, on the loop's clock."""
+        self._last_due = 0.0
         self._closed = False
+        self._crash_after = config.faults.crash_after_steps
+        self._stall_after = config.faults.stall_after_steps
 
     async def start(self) -> None:
-        """Nothing to load."""
+        """Nothing to load. After `close` the engine is up again, and the faults that it had are over."""
+        self._closed = False
 
     def check(self, request: EngineRequest) -> None:
-        """Refuses what could never fit the KV blocks."""
+        """Refuses a grammar, which only a model can follow, and what could never fit the KV blocks."""
+        if request.grammar is not None:
+            raise UnsupportedParameterError(request.grammar.structure.param, "the simulated engine has no model")
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         if self._scheduler.blocks_for(tokens) > self._scheduler.num_kv_blocks:
             room = self._scheduler.num_kv_blocks * self._config.block_size
@@ -56,52 +65,77 @@ class SimulatedBackend:
         if self._closed:
             raise EngineUnavailableError("the simulated engine is stopped")
         self._scheduler.add(ScriptedSequence(request, self._script(request)))
-        self._work.set()
+        self._news.set()
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        self._scheduler.remove(set(request_ids))
+        self._freed += self._scheduler.remove(set(request_ids))
+        self._news.set()
 
     async def next_step(self) -> StepOutputs:
         while True:
-            outputs = await self._step()
-            if outputs.outputs:
-                return outputs
+            if self._closed:
+                raise EngineUnavailableError("the simulated engine is stopped")
+            if self._freed:
+                freed, self._freed = self._freed, []
+                return StepOutputs([], freed=freed)
+            if await self._is_due():
+                await self._fault()
+                self._steps += 1
+                return self._scheduler.step()
+
+    def request_ids(self) -> set[str]:
+        return self._scheduler.request_ids()
 
     def stats(self) -> EngineStats:
         scheduler = self._scheduler
         return EngineStats(
-            len(scheduler.running), len(scheduler.waiting), scheduler.num_kv_blocks, scheduler.blocks_free
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            kv_blocks_total=scheduler.num_kv_blocks,
+            kv_blocks_free=scheduler.blocks_free,
+            block_size=scheduler.block_size,
+            preemptions_total=scheduler.preemptions_total,
         )
 
     async def close(self) -> None:
         self._closed = True
-        self._scheduler.remove({seq.request.request_id for seq in (*self._scheduler.running, *self._scheduler.waiting)})
+        self._scheduler.remove(self._scheduler.request_ids())
+        self._freed.clear()
+        self._news.set()
 
-    async def _step(self) -> StepOutputs:
-        """One engine step, at its time: steps with work begin one interval apart, the first at once."""
-        if self._closed:
-            raise EngineUnavailableError("the simulated engine is stopped")
-        await self._wait_for_work()
-        loop = asyncio.get_running_loop()
+    async def _is_due(self) -> bool:
+        """Waits for the step's time. False when there was news before."""
+        self._news.clear()
+        if not self._scheduler.has_work:
+            self._due, self._last_due = None, 0.0
+            await self._news.wait()
+            return False
+        if self._due is None:
+            self._due = self._next_due(asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout_at(self._due):
+                await self._news.wait()
+        except TimeoutError:
+            self._last_due, self._due = self._due, None
+            return self._scheduler.has_work and not self._closed
+        return False
+
+    def _next_due(self, now: float) -> float:
+        """Steps end one interval apart, whatever the loop does between them: a real engine works meanwhile.
+
+        It waits only for a front end that is a whole step late.
+        """
         interval = self._config.step_interval_ms / 1000
-        begin = max(self._next_step_at, loop.time())
-        self._next_step_at = begin + interval
-        await asyncio.sleep(max(0.0, begin + interval - loop.time()))
-        await self._fault()
-        self._steps += 1
-        return StepOutputs(self._scheduler.step())
-
-    async def _wait_for_work(self) -> None:
-        while not self._scheduler.has_work:
-            self._work.clear()
-            await self._work.wait()
+        return interval + (self._last_due if now - self._last_due < interval else now)
 
     async def _fault(self) -> None:
-        faults = self._config.faults
-        if faults.crash_after_steps is not None and self._steps >= faults.crash_after_steps:
+        """The engine's death or hang, each once."""
+        if self._crash_after is not None and self._steps >= self._crash_after:
+            self._crash_after = None
             await self.close()  # a dead engine holds nothing
             raise EngineUnavailableError(f"simulated crash after {self._steps} steps")
-        if faults.stall_after_steps is not None and self._steps >= faults.stall_after_steps:
+        if self._stall_after is not None and self._steps >= self._stall_after:
+            self._stall_after = None
             await asyncio.Event().wait()
 
     def _script(self, request: EngineRequest) -> Script:

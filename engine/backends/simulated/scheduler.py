@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
+from engine.types import EngineRequest, FinishReason, SequenceOutput, StepOutputs, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class ScriptedSequence:
     generated: int = 0
     steps_taken: int = 0
     blocks: int = 0
+    admitted: bool = False
+    """Ran at least once: a preempted sequence is no newcomer."""
     prefilled: int = 0
     """Tokens of prompt and output so far whose keys and values are in the blocks."""
 
@@ -81,33 +83,43 @@ class SimulatedScheduler:
     def add(self, sequence: ScriptedSequence) -> None:
         self.waiting.append(sequence)
 
-    def remove(self, request_ids: set[str]) -> None:
-        """Drops sequences wherever they are; their blocks are free at once."""
-        for sequence in self.running:
-            if sequence.request.request_id in request_ids:
-                self._free(sequence)
-        self.running = [seq for seq in self.running if seq.request.request_id not in request_ids]
-        self.waiting = deque(seq for seq in self.waiting if seq.request.request_id not in request_ids)
+    def request_ids(self) -> set[str]:
+        """Of all sequences, running or waiting."""
+        return {sequence.request.request_id for sequence in (*self.running, *self.waiting)}
 
-    def step(self) -> list[SequenceOutput]:
+    def remove(self, request_ids: set[str]) -> list[str]:
+        """Drops sequences wherever they are; their blocks are free at once. Returns the ids that there were."""
+        removed = [seq for seq in (*self.running, *self.waiting) if seq.request.request_id in request_ids]
+        if removed:
+            for sequence in removed:
+                self._free(sequence)
+            self.running = [seq for seq in self.running if seq.request.request_id not in request_ids]
+            self.waiting = deque(seq for seq in self.waiting if seq.request.request_id not in request_ids)
+        return [sequence.request.request_id for sequence in removed]
+
+    def step(self) -> StepOutputs:
         """One engine step: decode what runs, then prefill with what is left of the token budget."""
         budget = self.max_num_batched_tokens
         outputs: list[SequenceOutput] = []
+        scheduled: list[str] = []
         for sequence in list(self.running):
             if sequence.blocks and sequence.prefilled >= sequence.length - 1:
                 budget -= 1
                 self._decode(sequence, outputs)
         for sequence in list(self.running):
             budget = self._prefill(sequence, budget)
-        while self.waiting and len(self.running) < self.max_num_seqs and budget > 0 and self._admit():
+        while self.waiting and len(self.running) < self.max_num_seqs and budget > 0 and self._admit(scheduled):
             budget = self._prefill(self.running[-1], budget)
-        return outputs
+        return StepOutputs(outputs, scheduled)
 
-    def _admit(self) -> bool:
+    def _admit(self, scheduled: list[str]) -> bool:
         sequence = self.waiting[0]
         if not self._grow(sequence, sequence.length):
             return False
         self.running.append(self.waiting.popleft())
+        if not sequence.admitted:
+            sequence.admitted = True
+            scheduled.append(sequence.request.request_id)
         return True
 
     def _prefill(self, sequence: ScriptedSequence, budget: int) -> int:

@@ -6,29 +6,28 @@ Never computes anything itself, and never waits for the engine's thread on the l
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVarTuple
+from typing import TYPE_CHECKING
 
-from engine.backends.transformers.checks import check_request, require_tested_transformers
-from engine.backends.transformers.folder import read_limits
+from engine.backends.model_folder import read_limits
+from engine.backends.request_checks import check_request
+from engine.backends.transformers.checks import require_tested_transformers
+from engine.backends.transformers.run import EngineRun, SchedulerTotals, StepNews
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineUnavailableError, ModelLoadError
 from engine.types import EngineRequest, EngineStats, FinishReason, SequenceOutput, StepOutputs
 
 if TYPE_CHECKING:
-    from engine.backends.transformers.continuous import Delivery, Manager
+    from engine.backends.transformers.continuous import Manager
     from engine.backends.transformers.sequence import Sequence
-
-Ts = TypeVarTuple("Ts")
 
 SMALLEST_BLOCK = 4
 """Tokens: continuous batching takes no smaller blocks."""
 CLOSE_TIMEOUT = 30.0
-"""Seconds that `close` waits for the step that is running."""
+"""Seconds that `close` waits for the step that is running; a thread that hangs for longer is left behind."""
 
 
 class TransformersBackend:
@@ -49,17 +48,22 @@ class TransformersBackend:
         self._config = config
         self._folder = model_folder
         self._manager: Manager | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._run: EngineRun | None = None
+        self._totals = SchedulerTotals()
         self._live: dict[str, tuple[str, Sequence]] = {}
+        self._cancelled: dict[str, str] = {}
+        """The request id of each key that was cancelled and not freed yet."""
         self._steps: deque[StepOutputs] = deque()
         self._news = asyncio.Event()
         self._ended: str | None = None
 
     async def start(self) -> None:
         """Loads the model and starts the engine's thread. `ModelLoadError`."""
-        self._loop = asyncio.get_running_loop()
-        manager = await asyncio.to_thread(self._load)
-        if self._ended is not None:  # closed while loading
+        run = self._run = EngineRun(self._take, self._end)
+        self._ended = None
+        self._steps.clear()
+        manager = await asyncio.to_thread(self._load, run)
+        if self._run is not run:  # closed while loading
             await asyncio.to_thread(manager.shut_down, CLOSE_TIMEOUT)
             return
         self._manager = manager
@@ -83,8 +87,13 @@ class TransformersBackend:
         """Cancels sequences; the engine's thread sees it before its next step, at once when it is idle."""
         for request_id in request_ids:
             key, _ = self._live.pop(request_id, (None, None))
-            if key is not None and self._manager is not None:
-                self._manager.cancel_request(key)
+            if key is not None:
+                self._cancelled[key] = request_id
+                keys = [key]
+            else:  # perhaps told again: no word of its end came
+                keys = [key for key, cancelled in self._cancelled.items() if cancelled == request_id]
+            for key in keys:
+                self._cancel(key)
 
     async def next_step(self) -> StepOutputs:
         """The next engine step's outputs; after the engine's end `EngineUnavailableError`, again and again."""
@@ -96,52 +105,59 @@ class TransformersBackend:
         return self._steps.popleft()
 
     def stats(self) -> EngineStats:
-        """The scheduler's own counts and the block pool's; all zero while there is no engine."""
-        if self._manager is None:
-            return EngineStats(running=0, waiting=0, kv_blocks_total=0, kv_blocks_free=0)
-        return self._manager.count()
+        """The scheduler's own counts and the block pool's; while there is no engine, zero, but for the totals."""
+        stats = EngineStats(0, 0, 0, 0) if self._manager is None else self._manager.count()
+        return replace(
+            stats,
+            block_size=self._config.block_size,
+            preemptions_total=self._totals.preemptions,
+            prefix_cache_queries_total=self._totals.prefix_cache_queries,
+            prefix_cache_hits_total=self._totals.prefix_cache_hits,
+        )
+
+    def request_ids(self) -> set[str]:
+        """What the scheduler and its queue hold."""
+        return set() if self._manager is None else self._manager.request_ids()
 
     async def close(self) -> None:
-        """Stops the engine after the step that is running; what was live ends with ERROR outputs."""
+        """Stops the engine after the step that is running; what was live ends with ERROR outputs.
+
+        A step that takes longer than `CLOSE_TIMEOUT` is not waited for: its thread is left behind, with the model in
+        its memory until it returns.
+        """
         manager, self._manager = self._manager, None
         if manager is not None:
             await asyncio.to_thread(manager.shut_down, CLOSE_TIMEOUT)
+        if self._run is not None:
+            self._run.over = True
+            self._run = None
         self._end("the engine was stopped")
 
-    def _load(self) -> Manager:
+    def _cancel(self, key: str) -> None:
+        if self._manager is not None:
+            self._manager.cancel_request(key)
+
+    def _load(self, run: EngineRun) -> Manager:
         """Imports torch and loads the model; takes seconds, so never on the loop's thread."""
         try:
             from engine.backends.transformers.loading import load_manager
         except ImportError as error:
             raise ModelLoadError(f"the transformers engine needs `pip install 'tailrace[cpu]'`: {error}") from error
-        return load_manager(self._config, self._folder, self.limits.context_length, self._deliver, self._on_exit)
+        return load_manager(self._config, self._folder, self.limits.context_length, run, self._totals)
 
-    def _deliver(self, deliveries: list[Delivery]) -> None:
-        """On the engine's thread: passes one step's outputs to the loop."""
-        self._call_on_loop(self._take, deliveries)
-
-    def _on_exit(self, reason: str) -> None:
-        """On the engine's thread, as the last thing that it does."""
-        self._call_on_loop(self._end, reason)
-
-    def _call_on_loop(self, callback: Callable[[*Ts], None], *args: *Ts) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-                self._loop.call_soon_threadsafe(callback, *args)
-
-    def _take(self, deliveries: list[Delivery]) -> None:
-        """Queues one step's outputs for `next_step`, and forgets the sequences that they end."""
+    def _take(self, news: StepNews) -> None:
+        """Queues what the engine's thread says for `next_step`, and forgets the sequences that are over."""
         outputs = []
-        for sequence, output in deliveries:
+        for sequence, output in news.outputs:
             _, live = self._live.get(output.request_id, (None, sequence))
             if live is not sequence:
                 continue  # a late word of an aborted sequence whose id is in use again
             if output.finish_reason is not None:
                 self._live.pop(output.request_id, None)
             outputs.append(output)
-        if outputs:
-            self._steps.append(StepOutputs(outputs))
-            self._news.set()
+        freed = [self._cancelled.pop(key) for key in news.freed if key in self._cancelled]
+        self._steps.append(StepOutputs(outputs, list(news.scheduled), freed))
+        self._news.set()
 
     def _end(self, reason: str) -> None:
         """Ends what the engine's thread left without an end, and lets `next_step` say why."""
@@ -149,6 +165,7 @@ class TransformersBackend:
             self._ended = reason
         ended = [SequenceOutput(one, [], FinishReason.ERROR, error=self._ended) for one in self._live]
         self._live.clear()
+        self._cancelled.clear()
         if ended:
             self._steps.append(StepOutputs(ended))
         self._news.set()

@@ -5,11 +5,11 @@ Pinned: `checks.require_tested_transformers` refuses other releases, because wha
 - `RequestState`: `to_generation_output` makes only what is new (the stock one repeats the whole token list at
   every token), `create_equivalent_initial_request` keeps our own type when a sequence is preempted;
 - `OutputRouter`: one call for each engine step, with the step's outputs;
-- `FIFOScheduler`: tells how much of a prompt was cached, and repairs a stall (see `SequenceScheduler`);
+- `FIFOScheduler`: tells what begins and what is freed, and mends two faults (see `scheduler`);
 - `ContinuousBatchingLogitsProcessor`: sees the step's requests in row order, then their logits;
 - `ContinuousBatchingManager`: a daemon thread, and word of its end.
 
-Never on the event loop's thread, `submit`, `abort` and `count` excepted.
+Never on the event loop's thread, `submit`, `request_ids` and `count` excepted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -26,18 +25,19 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, OutputRouter
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState, RequestStatus
 from transformers.generation.continuous_batching.requests import logger as stock_logger
-from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
+from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from engine.backends.transformers.attention import paged_attention, supports
+from engine.backends.transformers.run import SchedulerTotals
 from engine.backends.transformers.sampler import choose
-from engine.backends.transformers.sequence import Sequence
+from engine.backends.transformers.scheduler import SequenceScheduler, StepListener
+from engine.backends.transformers.sequence import Delivery, Sequence
 from engine.types import EngineRequest, EngineStats, FinishReason, SequenceOutput
 
+logger = logging.getLogger(__name__)
 NAME = "tailrace"
 """Under which our scheduler and our attention function are registered with transformers."""
-
-Delivery = tuple[Sequence, SequenceOutput]
 
 
 def _tame(stock: logging.Logger) -> None:
@@ -92,9 +92,9 @@ class SequenceState(RequestState):  # type: ignore[misc]
 class StepRouter(OutputRouter):  # type: ignore[misc]
     """Hands each step's outputs over in one call."""
 
-    def __init__(self, deliver: Callable[[list[Delivery]], None]) -> None:
+    def __init__(self, listener: StepListener) -> None:
         super().__init__()
-        self._deliver = deliver
+        self._listener = listener
         self.stopping = False
 
     def fail_and_deliver(self, state: SequenceState, error: Exception) -> None:
@@ -104,10 +104,10 @@ class StepRouter(OutputRouter):  # type: ignore[misc]
         self.deliver(state.to_generation_output())
 
     def deliver(self, output: Delivery) -> None:
-        self._deliver([output])
+        self._listener.stepped([output])
 
     def deliver_batch(self, outputs: list[Delivery]) -> None:
-        self._deliver(outputs)
+        self._listener.stepped(outputs)
 
 
 class StepSampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
@@ -132,45 +132,20 @@ class StepSampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         return scores
 
 
-class SequenceScheduler(FIFOScheduler):  # type: ignore[misc]
-    """First come, first served; decode before prefill.
-
-    The stock scheduler admits nothing after a preemption until some sequence *finishes*. When the running ones
-    are all cancelled instead, it would never admit anything again; here a cancel or an empty engine lifts the bar.
-    """
-
-    def clear_cancelled_requests(self) -> list[RequestState]:
-        cancelled: list[RequestState] = super().clear_cancelled_requests()
-        if cancelled or not self.active_requests:
-            self.block_new_requests = False
-        return cancelled
-
-    def _infer_request_tokens(self, state: SequenceState, request_ids_to_remove_from_waiting: set[str]) -> list[int]:
-        computed = state.position_offset
-        token_ids: list[int] = super()._infer_request_tokens(state, request_ids_to_remove_from_waiting)
-        if state.position_offset > computed and state.sequence.generated == 0:
-            state.sequence.cached_tokens = state.position_offset - computed
-        return token_ids
-
-
 class Manager(ContinuousBatchingManager):  # type: ignore[misc]
     """The engine's thread, its queues and its KV cache, with our own parts put in."""
 
     def __init__(
-        self,
-        model: Any,
-        config: ContinuousBatchingConfig,
-        deliver: Callable[[list[Delivery]], None],
-        on_exit: Callable[[str], None],
+        self, model: Any, config: ContinuousBatchingConfig, listener: StepListener, totals: SchedulerTotals
     ) -> None:
-        """`deliver` gets each step's outputs, `on_exit` the reason once the thread is over; both on that thread."""
+        """`listener` hears of each step and of the thread's end, on that thread; `totals` are counted on."""
         _tame(stock_logger)
         SCHEDULER_MAPPING[NAME] = SequenceScheduler
         config.scheduler_type = NAME
         super().__init__(model, GenerationConfig(do_sample=False), config)
-        self._on_exit = on_exit
+        self._listener = listener
         self._keys = 0
-        self.output_router = StepRouter(deliver)
+        self.output_router = StepRouter(listener)
         self.logit_processor.logits_processor.append(StepSampler())
         self.logit_processor.tensors_required = 1
         self.logit_processor.do_processing = True
@@ -178,6 +153,7 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
             ALL_ATTENTION_FUNCTIONS.register(NAME, paged_attention)
             model.set_attn_implementation(NAME)  # only now: the stock constructor accepts no name but its own
         self.batch_processor = self._create_batch_processor()
+        self.batch_processor.scheduler.attach(listener, totals)
 
     def start(self) -> None:
         """Starts the engine's thread: a daemon, so that a process which never closes the engine can still exit."""
@@ -193,7 +169,7 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
                 super()._run_generation_loop()
         finally:
             error = self.background_thread_status.fatal_error
-            self._on_exit("the engine was stopped" if error is None else f"the engine failed: {error}")
+            self._listener.exited("the engine was stopped" if error is None else f"the engine failed: {error}")
 
     @property
     def accepting(self) -> bool:
@@ -227,10 +203,28 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
             kv_blocks_free=min(cache.num_blocks, math.floor(free_bytes / block_bytes)),
         )
 
+    def request_ids(self) -> set[str]:
+        """Of every sequence that the queue and the scheduler hold. Each copy is one step of the interpreter's."""
+        processor = self.batch_processor
+        if processor is None:
+            return set()
+        with self.input_queue.mutex:
+            states = list(self.input_queue.queue)
+        states += list(processor.scheduler.waiting_requests.values())
+        states += list(processor.scheduler.active_requests.values())
+        return {state.sequence.request.request_id for state in states}
+
     def shut_down(self, timeout: float) -> None:
-        """Ends the thread after its current step, fails what is left, and gives the memory back. Blocks so long."""
+        """Ends the thread after its current step, fails what is left, and gives the memory back. Blocks so long.
+
+        Python can't end a thread that hangs in a call of torch's: it is left behind, a daemon that keeps the model
+        until the call returns, and then ends by itself.
+        """
         self.output_router.stopping = True
         if self.is_running():
             self.stop(block=True, timeout=timeout, hard_stop=True)
         self.batch_processor = None
-        self.destroy()
+        if self.is_running():
+            logger.error("the engine's thread hangs and is left behind")
+        else:
+            self.destroy()

@@ -6,7 +6,6 @@ Never reads a request; what it chose by itself is logged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig
 from transformers.utils.logging import disable_progress_bar
 
-from engine.backends.transformers.continuous import Delivery, Manager
+from engine.backends.transformers.continuous import Manager
+from engine.backends.transformers.run import SchedulerTotals
+from engine.backends.transformers.scheduler import StepListener
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
 
@@ -34,8 +35,8 @@ def load_manager(
     config: EngineConfig,
     folder: Path,
     context_length: int,
-    deliver: Callable[[list[Delivery]], None],
-    on_exit: Callable[[str], None],
+    listener: StepListener,
+    totals: SchedulerTotals,
 ) -> Manager:
     """The model in memory with its KV cache, its thread not started. Takes seconds. `ModelLoadError`."""
     device = _device(config)
@@ -44,7 +45,7 @@ def load_manager(
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=_dtype(config, device), attn_implementation="sdpa")
         model = model.to(device).eval()
         batching = _batching(config, model, context_length)
-        return Manager(model, batching, deliver, on_exit)
+        return Manager(model, batching, listener, totals)
     except (OSError, ValueError, RuntimeError, MemoryError, ImportError) as error:
         raise ModelLoadError(f"model {folder} can't be loaded: {error}") from error
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Rows
 
 import torch
 
+from engine.backends.transformers.grammar_mask import forbid
 from engine.backends.transformers.sequence import Sequence
 from engine.types import SamplingParams, TokenLogprobs
 
@@ -52,6 +53,7 @@ def _choose_rows(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tenso
     reported = _reported_logprobs(logits, sequences)
     for row, sequence in enumerate(sequences):
         sequence.adjust(logits[row])
+    forbid(logits, sequences)
     _refuse_overflow(logits)
     chosen = logits.argmax(dim=-1)
     drawn = [row for row, sequence in enumerate(sequences) if not sequence.greedy]
@@ -64,7 +66,7 @@ def _choose_rows(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tenso
 
 
 def _refuse_overflow(logits: torch.Tensor) -> None:
-    """Bias and penalties may leave float32's range; what comes after would be no choice at all."""
+    """Bias, penalties and a grammar may leave nothing finite; what comes after would be no choice at all."""
     best = logits.amax(dim=-1)
     if not bool(best.isfinite().all()):
         raise ValueError("the request's parameters leave no finite logit to choose from")

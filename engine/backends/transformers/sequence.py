@@ -1,4 +1,4 @@
-"""What the transformers backend keeps of one sequence between steps: its random numbers, penalties and results.
+"""What the transformers backend keeps of one sequence between steps: random numbers, penalties, grammar and results.
 
 Never touches the scheduler or the event loop; only the engine's thread writes to it once it is submitted.
 """
@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import torch
 
-from engine.types import EngineRequest, SamplingParams, TokenLogprobs
+from engine.grammar import Follower
+from engine.types import EngineRequest, SamplingParams, SequenceOutput, TokenLogprobs
 
 COLDEST = 1e-5
 """Temperatures below are greedy: dividing logits by less overflows, and the likeliest token would win anyway."""
@@ -67,12 +68,14 @@ class Sequence:
         "_plain",
         "cached_tokens",
         "failure",
+        "follower",
         "generated",
         "greedy",
         "logprobs",
         "penalties",
         "request",
         "rng",
+        "scheduled",
         "stop_ids",
     )
 
@@ -80,26 +83,41 @@ class Sequence:
         """`eos_token_ids`: the model's own, which the request may ignore."""
         sampling = request.sampling
         self.request = request
-        self.stop_ids = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | eos_token_ids
+        # A complete sentence of a grammar has to end, whatever else was asked for.
+        endless = sampling.ignore_eos and request.grammar is None
+        self.stop_ids = sampling.stop_token_ids if endless else sampling.stop_token_ids | eos_token_ids
         self.greedy = sampling.temperature < COLDEST or sampling.top_k == 1
         self.rng = random.Random(None if sampling.seed is None else str(sampling.seed))
         self.generated = 0
         self.cached_tokens = 0
+        self.scheduled = False
+        """Its prefill has begun once."""
         self.logprobs: TokenLogprobs | None = None
         self.failure: str | None = None
         self.penalties = _penalty_table(request, device)
+        self.follower = None if request.grammar is None else Follower(request.grammar)
+        """Where its answer stands in the grammar: behind every token that was generated, each taken once."""
         self._bias = _bias(sampling, device)
         self._held_back = torch.tensor(sorted(self.stop_ids), dtype=torch.int64, device=device)
-        self._plain = self.greedy and self.penalties is None and self._bias is None and sampling.logprobs is None
+        adjusted = self.penalties is not None or self._bias is not None or self.follower is not None
+        self._plain = self.greedy and not adjusted and sampling.logprobs is None
 
     @property
     def plain(self) -> bool:
         """The next token is the likeliest and nothing more is asked: the step's fast path."""
         return self._plain and self.generated >= self.request.sampling.min_tokens
 
+    @property
+    def held_back(self) -> frozenset[int]:
+        """With a grammar: the tokens that may not come yet, if any other can."""
+        sampling = self.request.sampling
+        if self.generated < sampling.min_tokens:
+            return self.stop_ids
+        return self.stop_ids - sampling.stop_token_ids if sampling.ignore_eos else frozenset()
+
     def adjust(self, logits: torch.Tensor) -> None:
-        """Applies bias, `min_tokens` and penalties to one row of logits, shape [vocabulary], in place."""
-        if self.generated < self.request.sampling.min_tokens:
+        """Applies bias, penalties and, without a grammar, `min_tokens` to one row, shape [vocabulary], in place."""
+        if self.follower is None and self.generated < self.request.sampling.min_tokens:
             logits[self._held_back[self._held_back < len(logits)]] = -torch.inf
         if self._bias is not None:
             ids, values = self._bias
@@ -112,6 +130,12 @@ class Sequence:
         self.generated += 1
         if self.penalties is not None:
             self.penalties.add(token_id)
+        if self.follower is not None:
+            self.follower.take(token_id)
+
+
+Delivery = tuple[Sequence, SequenceOutput]
+"""What a step generated for a sequence."""
 
 
 def _penalty_table(request: EngineRequest, device: torch.device) -> PenaltyTable | None:

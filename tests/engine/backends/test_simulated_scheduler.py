@@ -27,7 +27,7 @@ def run(subject: SimulatedScheduler) -> dict[str, list[SequenceOutput]]:
     for _ in range(MAX_STEPS):
         if not subject.has_work:
             return outputs
-        for output in subject.step():
+        for output in subject.step().outputs:
             outputs.setdefault(output.request_id, []).append(output)
         held = sum(running.blocks for running in subject.running)
         assert held + subject.blocks_free == subject.num_kv_blocks
@@ -63,7 +63,9 @@ def test_a_long_prefill_is_chunked_and_the_others_go_on() -> None:
     subject.add(sequence("short", 2, 20))
     subject.step()
     subject.add(sequence("long", 40, 1))
-    first = next(number for number in range(30) if any(output.request_id == "long" for output in subject.step()))
+    first = next(
+        number for number in range(30) if any(output.request_id == "long" for output in subject.step().outputs)
+    )
     assert first >= 40 // 8
     assert subject.running[0].generated == first + 1
 

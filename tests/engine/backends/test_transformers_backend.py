@@ -177,8 +177,12 @@ async def test_a_shared_prefix_is_not_computed_twice(backend: TransformersBacken
     """Whole blocks of a prompt seen before are reused, reported once, and change no token."""
     prompt = prompts(1, seed=77, longest=90)[0] * 100
     prompt = prompt[:100]
+    before = backend.stats()
     first, second = [await answer(backend, prompt, 4, ignore_eos=True) for _ in range(2)]
     assert (first.cached_tokens, second.cached_tokens) == (0, 96)
+    after = backend.stats()
+    assert after.prefix_cache_queries_total - before.prefix_cache_queries_total == 200
+    assert after.prefix_cache_hits_total - before.prefix_cache_hits_total == 96
     assert first.token_ids == second.token_ids
 
 

@@ -9,12 +9,16 @@ import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from engine.backends.transformers import TransformersBackend
+from engine.backends.transformers import backend as backend_module
 from engine.backends.transformers.continuous import SequenceState
+from engine.backends.transformers.run import SchedulerTotals
+from engine.backends.transformers.scheduler import SequenceScheduler
 from engine.backends.transformers.sequence import Sequence
 from engine.config import EngineConfig
 from engine.errors import ContextLengthError, EngineUnavailableError, ModelLoadError
@@ -144,6 +148,66 @@ async def test_close_in_mid_generation(demo_model: Path) -> None:
     assert "tailrace-engine" not in {thread.name for thread in threading.enumerate()}
     gc.collect()
     assert model() is None
+
+
+async def test_a_thread_that_hangs_is_left_behind(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing waits for it for a bounded time, a fresh engine starts beside it, and its late words reach nobody."""
+    monkeypatch.setattr(backend_module, "CLOSE_TIMEOUT", 0.2)
+    async with started(demo_model, num_kv_blocks=40, max_num_seqs=2, max_model_len=1024) as backend:
+        expected = await answer(backend, PROMPT, 4, ignore_eos=True)
+        assert backend._manager is not None
+        thread, model = backend._manager._generation_thread, backend._manager.model
+        hangs, goes_on, forward = threading.Event(), threading.Event(), model.forward
+
+        def hang(*args: Any, **kwargs: Any) -> Any:
+            hangs.set()
+            assert goes_on.wait(60)
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr(model, "forward", hang)
+        lost = request(PROMPT, 400, ignore_eos=True)
+        backend.submit(lost)
+        assert await asyncio.to_thread(hangs.wait, 60)
+        begin = asyncio.get_running_loop().time()
+        await backend.close()
+        assert asyncio.get_running_loop().time() - begin < 5
+        assert is_empty(backend.stats())
+        await backend.start()
+        backend.submit(lost)  # the same id, in another life
+        goes_on.set()
+        await asyncio.to_thread(thread.join, 60)
+        assert not thread.is_alive()
+        backend.abort([lost.request_id])
+        await until(backend, is_empty)
+        assert (await answer(backend, PROMPT, 4, ignore_eos=True)).token_ids == expected.token_ids
+
+
+def test_a_cancel_that_overtakes_its_submission_is_kept() -> None:
+    """It waits for the sequence instead of being forgotten; a cancel of one that has ended is done at once."""
+    heard: list[str] = []
+
+    class Listener:
+        def stepped(self, outputs: Any, scheduled: Any = (), freed: Any = ()) -> None:
+            heard.extend(freed)
+
+        def exited(self, reason: str) -> None:
+            """Nobody asks."""
+
+    cache = SimpleNamespace(free_blocks=lambda _: None)
+    scheduler = SequenceScheduler(cache, 0.0, 4)
+    scheduler.attach(Listener(), SchedulerTotals())
+    states = [SimpleNamespace(request_id=str(key)) for key in (1, 2, 3)]
+    scheduler.add_waiting_request(states[0])
+    scheduler.add_waiting_request(states[1])
+    del scheduler.waiting_requests["1"]  # has ended
+    for key in ("1", "3"):
+        scheduler.set_request_cancellation(key)
+    assert scheduler.clear_cancelled_requests() == []
+    assert heard == ["1"]
+    scheduler.add_waiting_request(states[2])
+    assert scheduler.clear_cancelled_requests() == [states[2]]
+    assert heard == ["1", "3"]
+    assert list(scheduler.waiting_requests) == ["2"]
 
 
 async def test_a_close_while_loading_is_kept(demo_model: Path) -> None:

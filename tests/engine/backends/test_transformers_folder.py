@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from engine.backends.model_folder import read_limits
+from engine.backends.request_checks import check_request
 from engine.backends.transformers import TransformersBackend
-from engine.backends.transformers.checks import check_request
-from engine.backends.transformers.folder import read_limits
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.types import EngineRequest, ModelLimits, SamplingParams, Simulation

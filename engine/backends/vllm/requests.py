@@ -1,0 +1,74 @@
+"""Lowers a request into vLLM's own, through vLLM's own validation, whose refusals get our fields' names.
+
+Never text: prompts are token ids, and stop strings are not told to the engine, which has no detokenizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from vllm import SamplingParams as VllmSamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.inputs.engine import tokens_input
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.input_processor import InputProcessor
+
+from engine.errors import InvalidRequestError
+from engine.types import EngineRequest, SamplingParams
+
+INT63 = 2**63
+PROMPT_FIELDS = {"prompt_token_ids": "prompt"}
+SAMPLING_FIELDS = frozenset(field.name for field in fields(SamplingParams))
+"""The sampling parameters bear the same names in vLLM."""
+
+
+class RequestLowering:
+    """Checks and lowers for one engine."""
+
+    def __init__(self, processor: InputProcessor, eos_token_ids: frozenset[int]) -> None:
+        """The ids beside vLLM's own that end a sequence."""
+        self._processor = processor
+        self._eos_token_ids = eos_token_ids
+
+    def lower(self, request: EngineRequest, key: str) -> Any:
+        """The `EngineCoreRequest` under this key. `InvalidRequestError` for what vLLM would refuse."""
+        try:
+            params = self._params(request.sampling)
+            prompt = tokens_input(list(request.prompt_token_ids))
+            return self._processor.process_inputs(key, prompt, params, ("generate",))
+        except VLLMValidationError as error:
+            raise _refusal(str(error.args[0]), error.parameter) from None
+        except ValueError as error:
+            raise _refusal(str(error), None) from None
+
+    def _params(self, sampling: SamplingParams) -> VllmSamplingParams:
+        stops = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | self._eos_token_ids
+        params = VllmSamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            seed=None if sampling.seed is None else sampling.seed % INT63,  # to vLLM, -1 is no seed
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            repetition_penalty=sampling.repetition_penalty,
+            logit_bias=dict(sampling.logit_bias) or None,
+            max_tokens=sampling.max_tokens,
+            min_tokens=sampling.min_tokens,
+            stop_token_ids=sorted(stops),
+            ignore_eos=sampling.ignore_eos,
+            logprobs=sampling.logprobs,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+            skip_clone=True,
+        )
+        params.all_stop_token_ids.update(self._eos_token_ids)  # none of them before `min_tokens`, ignored or not
+        return params
+
+
+def _refusal(message: str, named: str | None) -> InvalidRequestError:
+    """With the field's name, which vLLM often tells only as the message's first word."""
+    word = message.partition(" ")[0]
+    param = named or (word if word in SAMPLING_FIELDS else None)
+    return InvalidRequestError(message, param=PROMPT_FIELDS.get(param or "", param))
