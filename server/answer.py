@@ -237,8 +237,8 @@ class Answer(Response):
 
     def _failure(self, steps: Sequence[OutputStep]) -> EngineError | WireError | None:
         """A deadline that passed, too slow a reader, or the first of these ends that is a failure."""
-        if (phase := self.account.state.deadline) is not None:
-            seconds = self._deadlines.timeouts[phase]
+        phase = self.account.state.deadline
+        if phase is not None and (seconds := self._deadlines.timeouts.get(phase)) is not None:
             message = f"the answer was not ready in time: the deadline {phase.value!r} of {seconds:g} s passed"
             return WireError(504, message, code="deadline_exceeded")
         if self._stream.overflowed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 import httpx
@@ -57,15 +57,6 @@ def grown(before: dict[str, float], after: dict[str, float], name: str) -> float
     return sum(after[key] - before.get(key, 0) for key in keys)
 
 
-def median_bound(before: dict[str, float], after: dict[str, float], name: str) -> float:
-    """The least bucket of a histogram that holds half of what came between the two scrapes."""
-    bounds: defaultdict[float, float] = defaultdict(float)
-    for key, value in after.items():
-        if key.startswith(f"{name}_bucket{{"):
-            bounds[float(key.split('le="')[1].split('"')[0])] += value - before.get(key, 0)
-    return min(bound for bound, count in bounds.items() if count >= bounds[float("inf")] / 2)
-
-
 @pytest.mark.timeout(180)
 def test_chaos_in_small(model_server: RunningServer) -> None:
     """Nothing is left, each stream has its end state, and the engine's count of tokens is the accounts'."""
@@ -96,8 +87,10 @@ def new_records(server: RunningServer, known: int) -> list[dict[str, Any]]:
 
 
 def assert_no_zombies(records: list[dict[str, Any]], before: dict[str, float], after: dict[str, float]) -> None:
-    """At most one step's token for each choice that was dropped; the median abort is confirmed within a step."""
+    """At most one step's token for each choice that was dropped; an abort is confirmed within a step, on average."""
     assert all(record["zombie_tokens"] <= 2 for record in records)
     steps = [record["inter_token_p50_seconds"] for record in records if record["inter_token_p50_seconds"]]
     step = sorted(steps)[len(steps) // 2]
-    assert median_bound(before, after, "tailrace_abort_seconds") <= step * 1.5 + STEP_MARGIN_SECONDS
+    aborts = grown(before, after, "tailrace_abort_seconds_count")
+    assert aborts > 0
+    assert grown(before, after, "tailrace_abort_seconds_sum") / aborts <= step + STEP_MARGIN_SECONDS

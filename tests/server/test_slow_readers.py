@@ -15,7 +15,7 @@ from tests.server.raw_stream import XS, RawStream
 
 SLOW_STREAMS = 1_000
 WINDOW_BYTES = 16_384
-STEP_SECONDS = 0.05
+STEP_SECONDS = 0.08
 GAPS = 200
 """Inter-token gaps of the fast reader in each half of the comparison."""
 

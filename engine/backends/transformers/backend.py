@@ -109,7 +109,7 @@ class TransformersBackend:
         stats = EngineStats(0, 0, 0, 0) if self._manager is None else self._manager.count()
         return replace(
             stats,
-            block_size=self._config.block_size,
+            block_size=self._config.block_size if self._manager is not None else 0,
             preemptions_total=self._totals.preemptions,
             prefix_cache_queries_total=self._totals.prefix_cache_queries,
             prefix_cache_hits_total=self._totals.prefix_cache_hits,
