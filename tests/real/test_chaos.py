@@ -87,10 +87,9 @@ def new_records(server: RunningServer, known: int) -> list[dict[str, Any]]:
 
 
 def assert_no_zombies(records: list[dict[str, Any]], before: dict[str, float], after: dict[str, float]) -> None:
-    """At most one step's token for each choice that was dropped; an abort is confirmed within a step, on average."""
+    """At most one step's token for each choice that was dropped; aborts are confirmed within a step, on average."""
     assert all(record["zombie_tokens"] <= 2 for record in records)
-    steps = [record["inter_token_p50_seconds"] for record in records if record["inter_token_p50_seconds"]]
-    step = sorted(steps)[len(steps) // 2]
+    longest_step = max(record["inter_token_longest_seconds"] or 0 for record in records)
     aborts = grown(before, after, "tailrace_abort_seconds_count")
     assert aborts > 0
-    assert grown(before, after, "tailrace_abort_seconds_sum") / aborts <= step + STEP_MARGIN_SECONDS
+    assert grown(before, after, "tailrace_abort_seconds_sum") / aborts <= longest_step + STEP_MARGIN_SECONDS
