@@ -18,6 +18,7 @@ from engine.config import DEMO_MODEL, EngineConfig
 from engine.core import EngineCore
 from engine.detokenizer import Vocabulary
 from engine.errors import ModelLoadError
+from engine.grammar.shared import SharedCompiler
 from engine.model import resolve_model
 from engine.prompt.renderer import PromptRenderer
 from engine.supervisor import SupervisionConfig
@@ -43,6 +44,8 @@ class Engine:
     tokenizer: Tokenizer
     renderer: PromptRenderer
     core: EngineCore
+    grammars: SharedCompiler
+    """Compiles the structures that requests ask for. Its owner closes it when the core is closed."""
 
     @property
     def limits(self) -> ModelLimits:
@@ -62,7 +65,8 @@ def load_engine(config: EngineConfig) -> Engine:
     template = tokenizer.chat_template or (PLAIN_TEMPLATE if config.kind == "simulated" else None)
     renderer = PromptRenderer(tokenizer, template, datetime.now, backend.limits.context_length)
     core = EngineCore(backend, vocabulary, _supervision(config))
-    return Engine(name, frozenset({config.model, own_name}), tokenizer, renderer, core)
+    grammars = SharedCompiler(vocabulary, lambda: backend.limits)
+    return Engine(name, frozenset({config.model, own_name}), tokenizer, renderer, core, grammars)
 
 
 def _supervision(config: EngineConfig) -> SupervisionConfig:

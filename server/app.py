@@ -46,6 +46,7 @@ def create_app(engine: Engine, config: ServerConfig) -> FastAPI:
             yield
         finally:
             await engine.core.close()
+            await handler.grammars.close()
             if handler.audit is not None:
                 await asyncio.to_thread(handler.audit.close)
 

@@ -24,6 +24,7 @@ from server.audit import AuditLog
 from server.auth import ApiKey
 from server.config import ServerConfig
 from server.delivery import BodyLimits, ClientGoneError, client_request_id, read_body
+from server.grammars import Grammars
 from server.known_requests import KnownRequests, name_of
 from server.lifecycle import Delivery, Generation
 from server.log import log_request
@@ -52,6 +53,7 @@ class Handler:
         self.engine = engine
         self.config = config
         self.admission = Admission(engine.core, config)
+        self.grammars = Grammars(engine.grammars)
         self.audit = AuditLog.from_config(config)
         self.metrics = Metrics(
             engine.core,
@@ -131,6 +133,7 @@ class Handler:
         requests = await self._lower(generate, len(body))
         for request in requests:
             self.engine.core.backend.check(request)
+        requests = await self.grammars.compiled(requests)
         account.choices = len(requests)
         account.max_tokens = max(request.sampling.max_tokens for request in requests)
         account.prompt_tokens = sum(len(request.prompt_token_ids) for request in requests[:: generate.n])

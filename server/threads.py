@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TypeVar
 
 Result = TypeVar("Result")
 
 
-async def off_the_loop(large: bool, call: Callable[[], Result]) -> Result:
-    """The result of a call that is pure and, where `large`, long."""
-    return await asyncio.to_thread(call) if large else call()
+async def off_the_loop(large: bool, call: Callable[[], Result], pool: Executor | None = None) -> Result:
+    """The result of a call that is pure and, where `large`, long. `pool`: its threads, if not those for all."""
+    return await asyncio.get_running_loop().run_in_executor(pool, call) if large else call()

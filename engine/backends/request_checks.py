@@ -24,6 +24,12 @@ def check_request(request: EngineRequest, limits: ModelLimits, cache_tokens: int
     _check_ids(request, limits.vocab_size)
 
 
+def refuse_structure(request: EngineRequest, reason: str) -> None:
+    """For an engine that can't hold an answer to a structure. `UnsupportedParameterError` naming the client's field."""
+    if request.grammar is not None:
+        raise UnsupportedParameterError(request.grammar.structure.param, reason)
+
+
 def _check_ids(request: EngineRequest, vocab_size: int) -> None:
     for param, token_ids in (("prompt", request.prompt_token_ids), ("logit_bias", request.sampling.logit_bias)):
         for token_id in token_ids:

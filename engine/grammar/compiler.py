@@ -66,7 +66,14 @@ class GrammarCompiler:
         """
         if self._tokens is None:
             raise UnsupportedParameterError(structure.param, "the bytes of this model's tokens are not known")
-        entry = self._cached(structure) or self._compile_in_turn(structure)
+        return self._outcome(structure, self._cached(structure) or self._compile_in_turn(structure))
+
+    def remembered(self, structure: Structure) -> Grammar | None:
+        """The grammar of a structure that was compiled lately; never blocks. `InvalidRequestError` as of `compile`."""
+        entry = self._cached(structure)
+        return None if entry is None else self._outcome(structure, entry)
+
+    def _outcome(self, structure: Structure, entry: _Entry) -> Grammar:
         if isinstance(entry.outcome, str):
             raise InvalidRequestError(f"{structure.param}: {entry.outcome}", param=structure.param)
         return entry.outcome

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from engine.errors import ContextLengthError, InvalidRequestError
 from engine.prompt.conversation import Conversation
 from engine.prompt.renderer import PromptRenderer
-from engine.types import EngineRequest, ModelLimits, SamplingParams, Simulation, TextParams
+from engine.types import EngineRequest, Grammar, ModelLimits, SamplingParams, Simulation, Structure, TextParams
 
 Prompt = Conversation | str | tuple[int, ...]
 """A conversation for the chat template, raw text, or token ids."""
@@ -33,14 +33,19 @@ class GenerateRequest:
     """How the client's API names it, for error messages."""
     n: int = 1
     simulation: Simulation | None = None
+    structure: Structure | None = None
+    """What every choice has to look like."""
 
 
 def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimits) -> list[EngineRequest]:
     """One engine request a choice: all choices of the first prompt, then of the second, and so on.
 
+    A structure becomes one grammar for all of them, not compiled yet.
+
     Raises `InvalidRequestError` (or its `ContextLengthError`) naming the client's field.
     """
     _check_ids(request, limits)
+    grammar = None if request.structure is None else Grammar(request.structure)
     lowered: list[EngineRequest] = []
     for prompt in request.prompts:
         token_ids = _token_ids(prompt, renderer, limits)
@@ -49,7 +54,7 @@ def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimit
             index = len(lowered)
             sampling = replace(request.sampling, max_tokens=max_tokens, seed=_seed(request.sampling.seed, index))
             request_id = f"{request.request_id}-{index}"
-            lowered.append(EngineRequest(request_id, token_ids, sampling, request.simulation))
+            lowered.append(EngineRequest(request_id, token_ids, sampling, request.simulation, grammar))
     return lowered
 
 

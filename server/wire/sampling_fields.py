@@ -11,9 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from engine.errors import InvalidRequestError, UnsupportedParameterError
-from engine.types import FinishReason, SamplingParams, Simulation, TextParams
+from engine.types import FinishReason, SamplingParams, Simulation, Structure, TextParams
 from server.lifecycle import Phase
 from server.wire.door import MAX_TOKEN_IDS, items
+from server.wire.structure_fields import StructureFields
 
 MAX_CHOICES = 128
 """Most choices of one request: n times prompts."""
@@ -66,7 +67,7 @@ class TimeoutsField(BaseModel):
     total: float | None = number(0, MAX_SECONDS, above=True)
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(StructureFields):
     """Base of both requests. Bounds are the hosted API's where it has some."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -74,11 +75,8 @@ class SamplingFields(BaseModel):
     refused: ClassVar[dict[str, str]] = {
         "allowed_token_ids": "this server can't restrict the vocabulary",
         "bad_words": "this server can't ban words; use logit_bias for tokens",
-        "guided_choice": "this server has no guided decoding",
-        "guided_grammar": "this server has no guided decoding",
-        "guided_json": "this server has no guided decoding",
-        "guided_regex": "this server has no guided decoding",
-        "structured_outputs": "this server has no guided decoding",
+        "guided_whitespace_pattern": "JSON answers are on one line",
+        "structural_tag": "this server has no structural tags",
         "prompt_logprobs": "this engine gives no log probabilities of the prompt",
         "truncate_prompt_tokens": "this server never shortens a prompt",
         "use_beam_search": "this server has no beam search",
@@ -168,6 +166,13 @@ class SamplingFields(BaseModel):
     @property
     def continuous_usage(self) -> bool:
         return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    def structure(self) -> Structure | None:
+        structure = super().structure()
+        if structure is not None and self.simulate is not None:
+            message = f"{structure.param} and simulate both say what the answer is; only one can"
+            raise InvalidRequestError(message, param=structure.param)
+        return structure
 
     def sampling(self, logprobs: int | None) -> SamplingParams:
         """The engine's sampling parameters; `max_tokens` is set when the prompt's length is known."""

@@ -129,25 +129,67 @@ SWITCHES = [
     Bad({"simulate": {"token_ids": [1], "then": "x"}}, "simulate.then"),
     Bad({"simulate": {"token_ids": [1], "made_up": 1}}, "simulate.made_up"),
 ]
-_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nope"}}}
+
+
+def _format(param: str, **fields: Any) -> Bad:
+    """A schema of these fields as the format."""
+    return Bad(
+        {"response_format": {"type": "json_schema", "json_schema": fields}}, f"response_format.json_schema{param}"
+    )
+
+
+def _outputs(param: str, **fields: Any) -> Bad:
+    return Bad({"structured_outputs": fields}, f"structured_outputs{param}")
+
+
+STRUCTURES = [
+    *one("guided_regex", "foo**", "(", "(?<=x)a", "a+", "", 3, ["a"]),
+    *one("guided_regex", "a+", path=COMPLETIONS),
+    *one("guided_json", {"type": "object"}, '{"type": "object"}', 3, []),
+    *one("guided_json_object", True, "yes"),
+    *one("guided_choice", ["a"], [], "a", ["a"] * 10_001),
+    Bad({"guided_choice": ["a", ""]}, "guided_choice[1]"),
+    *one("guided_grammar", 'root ::= "a"', {}),
+    *one("guided_whitespace_pattern", " "),
+    *one("structural_tag", "x"),
+    *one("response_format", {"type": "json_object"}, 3, "text"),
+    *one("response_format", {"type": "json_object"}, path=COMPLETIONS),
+    Bad({"response_format": {"type": "banana"}}, "response_format.type"),
+    Bad({"response_format": {}}, "response_format.type"),
+    Bad({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    _format(".schema", name="x", schema={"type": "nope"}),
+    _format(".schema", name="x"),
+    _format(".schema", name="x", schema="{}"),
+    _format(".name", schema={}),
+    *(_format(".name", name=name, schema={}) for name in ("", "a b", "a\n", "é", "x" * 65, 3)),
+    _format(".strict", name="x", schema={}, strict="yes"),
+    *one("structured_outputs", {}, {"regex": None, "json_object": False}, {"regex": "a", "choice": ["a"]}, 3, "a"),
+    _outputs(".regex", regex=3),
+    _outputs(".json", json={"type": "object"}),
+    _outputs(".json_object", json_object=True),
+    _outputs(".choice", choice=[]),
+    _outputs(".choice[0]", choice=[3]),
+    _outputs(".grammar", grammar="root ::= "),
+    _outputs(".structural_tag", structural_tag="x"),
+    _outputs(".whitespace_pattern", json={}, whitespace_pattern=" "),
+    _outputs(".regexp", regexp="a"),
+    Bad({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+    Bad({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    Bad({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs.regex"),
+    Bad({"guided_regex": "a", "simulate": {"token_ids": [1]}}, "guided_regex"),
+]
 UNSUPPORTED = [
-    *one("guided_regex", "foo**", "(", "(?<=x)a"),
-    *one("guided_json", {"type": "object"}),
-    *one("guided_choice", ["a"]),
     *one("allowed_token_ids", [], [1]),
     *one("bad_words", ["x"]),
     *one("use_beam_search", True),
     *one("tools", [{"type": "function", "function": {"name": "f"}}]),
-    *one("response_format", _SCHEMA, {"type": "json_schema"}, {"type": "json_object"}),
-    Bad({"response_format": {"type": "banana"}}, "response_format.type"),
-    Bad({"response_format": {}}, "response_format.type"),
     *one("reasoning_effort", "high"),
     Bad({"echo": True, "logprobs": 1}, "echo", path=COMPLETIONS),
     *one("suffix", "x", path=COMPLETIONS),
     *one("best_of", 2, path=COMPLETIONS),
     *one("truncate_prompt_tokens", 5, path=COMPLETIONS),
 ]
-ROWS = [*NUMBERS, *TOKEN_IDS, *STOPS, *PROMPTS, *CONVERSATIONS, *SWITCHES, *UNSUPPORTED]
+ROWS = [*NUMBERS, *TOKEN_IDS, *STOPS, *PROMPTS, *CONVERSATIONS, *SWITCHES, *STRUCTURES, *UNSUPPORTED]
 
 BODIES: dict[str, bytes] = {
     "empty": b"",

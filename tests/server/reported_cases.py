@@ -59,7 +59,6 @@ class Waiting:
 
 
 _HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
-_SCHEMA = {"type": "json_schema", "json_schema": {"name": "c", "schema": {"type": "object"}}}
 
 
 def _messages(case_id: str, part: str = "all of it") -> Waiting:
@@ -79,7 +78,6 @@ WAITING = (
     _messages("SSE-11", "no empty text block"),
     Waiting("SSE-01", 7, "events with ids", "/v1/streams/x", {}, 404, "not_found", method="GET"),
     Waiting("SSE-11", 6, "tools", CHAT, CASES["SSE-11"]["request"]["body"] | {"model": None}, 400, None),
-    Waiting("SSE-09", 6, "a grammar's mask", CHAT, {**_HI, "response_format": _SCHEMA}, 400, None),
     Waiting(
         "SSE-09",
         6,
@@ -90,7 +88,6 @@ WAITING = (
         None,
     ),
     Waiting("ROB-01", 6, "allowed_token_ids that are valid", CHAT, {**_HI, "allowed_token_ids": [5]}, 400, None),
-    Waiting("ROB-04", 6, "guided decoding that compiles", CHAT, {**_HI, "guided_regex": "a+"}, 400, None),
 )
 """What no test runs yet; that it is still refused is one."""
 WAITING_WHOLLY = frozenset({"SSE-13", "SSE-14"})

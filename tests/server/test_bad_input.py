@@ -181,6 +181,7 @@ def test_edges_of_the_context(http: httpx.Client) -> None:
         {"tools": []},
         {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"},
         {"response_format": {"type": "text"}},
+        {"response_format": None, "structured_outputs": None, "guided_json_object": False},
         {"messages": [{"role": "user", "content": []}]},
         {"messages": [{"role": "assistant", "content": "only"}]},
         {"messages": [{"role": "user", "content": "\x00\u2028"}]},

@@ -152,6 +152,19 @@ def test_sse_09_log_probabilities_are_finite(model_server: RunningServer, biased
     assert replies[0].choices == replies[1].choices
 
 
+@pytest.mark.real_model
+@pytest.mark.parametrize("model_flags", ["transformers"], indirect=True, scope="session")
+def test_sse_09_under_a_grammars_mask(model_server: RunningServer) -> None:
+    """Where a grammar leaves two tokens of 49,152, the rest have finite log probabilities or are not told."""
+    body = body_of("SSE-09", model_server, echo=False, structured_outputs={"regex": "[ab]{8}"})
+    with httpx.Client(base_url=model_server.url, timeout=60) as http:
+        replies = [whole(http, COMPLETIONS, body), streamed(http, COMPLETIONS, body)]
+    for reply in replies:
+        assert set(reply.text) <= {"a", "b"}
+        assert all(value is None or math.isfinite(value) for value in logprobs_of(reply))
+    assert replies[0].choices == replies[1].choices
+
+
 @pytest.mark.parametrize("fields", [{}, {"tool_choice": "none"}, {"logprobs": True, "n": 2}], ids=str)
 def test_sse_11_what_is_empty_is_left_out(
     echo_server: RunningServer, http: httpx.Client, fields: dict[str, Any]

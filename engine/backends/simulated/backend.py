@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from engine.backends.request_checks import refuse_structure
 from engine.backends.simulated.corpus import paragraph
 from engine.backends.simulated.scheduler import Script, ScriptedSequence, SimulatedScheduler
 from engine.config import EngineConfig
-from engine.errors import ContextLengthError, EngineUnavailableError, UnsupportedParameterError
+from engine.errors import ContextLengthError, EngineUnavailableError
 from engine.types import EngineRequest, EngineStats, ModelLimits, StepOutputs
 
 DEFAULT_KV_BLOCKS = 16_384
@@ -53,8 +54,7 @@ class SimulatedBackend:
 
     def check(self, request: EngineRequest) -> None:
         """Refuses a grammar, which only a model can follow, and what could never fit the KV blocks."""
-        if request.grammar is not None:
-            raise UnsupportedParameterError(request.grammar.structure.param, "the simulated engine has no model")
+        refuse_structure(request, "the simulated engine has no model")
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         if self._scheduler.blocks_for(tokens) > self._scheduler.num_kv_blocks:
             room = self._scheduler.num_kv_blocks * self._config.block_size

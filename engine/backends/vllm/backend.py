@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.backends.model_folder import read_limits
-from engine.backends.request_checks import check_request
+from engine.backends.request_checks import check_request, refuse_structure
 from engine.backends.vllm.counts import EngineCounts
 from engine.backends.vllm.environment import prepare_import
 from engine.backends.vllm.ledger import SequenceLedger
@@ -82,6 +82,7 @@ class VllmBackend:
 
     def check(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError` for what does not fit and what vLLM would refuse, by our fields' names."""
+        refuse_structure(request, "the vllm engine's own structured output is not connected to this server")
         check_request(request, self.limits, None)
         if self._lowering is not None:
             self._lowering.lower(request, request.request_id)

@@ -5,9 +5,9 @@ Never an engine call. Known fields that can't be honoured are refused by name; u
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.output.result import AnswerResult
@@ -22,14 +22,6 @@ from server.wire.openai_stream import OpenAIStreamEncoder, StreamFields
 from server.wire.sampling_fields import INT64, SamplingFields
 
 MAX_TOP_LOGPROBS = 20
-
-
-class ResponseFormat(BaseModel):
-    """The shape that the client wants of the answer."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    type: Literal["text", "json_object", "json_schema"]
 
 
 class ChatRequest(SamplingFields):
@@ -52,7 +44,6 @@ class ChatRequest(SamplingFields):
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[dict[str, Any]], items(1_000)] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
     modalities: Annotated[list[str], items(16)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -70,6 +61,7 @@ class ChatRequest(SamplingFields):
             max_tokens_field="max_completion_tokens" if completion_field else "max_tokens",
             n=self.n or 1,
             simulation=None if self.simulate is None else self.simulate.lower(),
+            structure=self.structure(),
         )
 
     def conversation(self) -> Conversation:
@@ -94,8 +86,6 @@ class ChatRequest(SamplingFields):
             raise UnsupportedParameterError("tools", "this server does not parse tool calls yet")
         if self.tool_choice not in (None, "none", "auto"):
             raise UnsupportedParameterError("tool_choice", "this server does not parse tool calls yet")
-        if self.response_format is not None and self.response_format.type != "text":
-            raise UnsupportedParameterError("response_format", "this server has no guided decoding; only 'text'")
         if self.modalities not in (None, ["text"]):
             raise UnsupportedParameterError("modalities", "the model answers with text only")
 

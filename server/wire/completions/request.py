@@ -34,7 +34,6 @@ class CompletionRequest(SamplingFields):
     refused: ClassVar[dict[str, str]] = SamplingFields.refused | {
         "suffix": "this server does not fill in the middle",
         "best_of": "this server returns every choice that it generates; use n",
-        "response_format": "this server has no guided decoding",
     }
 
     prompt: str | TokenIds | Prompts | TokenPrompts
@@ -62,6 +61,7 @@ class CompletionRequest(SamplingFields):
             max_tokens=self._max_tokens(),
             n=n,
             simulation=None if self.simulate is None else self.simulate.lower(),
+            structure=self.structure(),
         )
 
     def encoder(self, context: AnswerContext) -> StreamEncoder:

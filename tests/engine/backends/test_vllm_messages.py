@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from engine.backends.vllm import VllmBackend
 from engine.backends.vllm.child_log import ChildFormatter, Unexpected
 from engine.backends.vllm.counts import EngineCounts
 from engine.backends.vllm.ledger import SequenceLedger
 from engine.backends.vllm.outbox import Outbox
 from engine.config import EngineConfig
-from engine.errors import ModelLoadError
+from engine.errors import ModelLoadError, UnsupportedParameterError
 from engine.loading import load_engine
-from engine.types import EngineRequest, FinishReason, SamplingParams
+from engine.types import EngineRequest, FinishReason, Grammar, SamplingParams, Structure, StructureKind
 
 pytestmark = pytest.mark.anyio
 
@@ -237,3 +238,12 @@ def test_the_engines_process_logs_json() -> None:
     record.msg = "else: %s"
     assert Unexpected().filter(record)
     assert '"message": "else: x"' in ChildFormatter().format(record)
+
+
+def test_a_structure_is_refused_by_its_field() -> None:
+    """Until vLLM's own is connected: never an answer that ignores it."""
+    backend = object.__new__(VllmBackend)  # an engine is not asked
+    grammar = Grammar(Structure(StructureKind.REGEX, "a+", "guided_regex"))
+    with pytest.raises(UnsupportedParameterError, match="vllm") as refused:
+        backend.check(EngineRequest("a", [1], SamplingParams(max_tokens=1), grammar=grammar))
+    assert refused.value.param == "guided_regex"

@@ -9,7 +9,7 @@ import pytest
 from engine.errors import ContextLengthError
 from engine.prompt.lowering import GenerateRequest, lower
 from engine.prompt.renderer import PromptRenderer
-from engine.types import EngineRequest, ModelLimits, SamplingParams, TextParams
+from engine.types import EngineRequest, ModelLimits, SamplingParams, Structure, StructureKind, TextParams
 from tests.engine.engines import simulated_backend
 
 LIMITS = ModelLimits(context_length=100, vocab_size=50)
@@ -47,3 +47,13 @@ def test_the_context_is_what_the_blocks_hold_if_that_is_less() -> None:
     (request,) = lowered(limits=backend.limits)
     assert request.sampling.max_tokens == 4 * 16 - 3
     backend.check(request)
+
+
+def test_all_choices_share_one_grammar() -> None:
+    """It is compiled once for them; without a structure there is none."""
+    structure = Structure(StructureKind.REGEX, "a+", "guided_regex")
+    first, *others = lowered(n=3, structure=structure)
+    assert first.grammar is not None
+    assert (first.grammar.structure, first.grammar.compiled) == (structure, None)
+    assert all(other.grammar is first.grammar for other in others)
+    assert lowered()[0].grammar is None
