@@ -149,5 +149,5 @@ def test_many_wrong_elements_cost_little(model: type[BaseModel], value: dict[str
     body = json.dumps(value).encode()
     reading = min(timeit.repeat(lambda: json.loads(body), number=1, repeat=5))
     refusing = min(timeit.repeat(lambda: refusal(body, model), number=1, repeat=5))
-    assert refusing < 5 * reading
+    assert refusing < 10 * reading  # an error for each element would be a hundred times
     assert (refusal(body, model).param or "").startswith(param.partition("[")[0])
