@@ -150,6 +150,8 @@ async def test_chaos(server: RunningServer) -> None:
     assert ends["upstream_error"] + ends["rejected"] >= seen["failed"] > 0
     assert ends["client_cancelled"] > sent / 4
     assert_the_ledger_adds_up(metrics, records)
+    confirmed_in_time = metrics['tailrace_abort_seconds_bucket{le="0.01",reason="disconnect"}']
+    assert confirmed_in_time > metrics['tailrace_abort_seconds_count{reason="disconnect"}'] / 2, "a step and 5 ms"
     poll_until(lambda: resident(server) <= before * 1.05, 10, lambda: f"{resident(server):g}, before {before:g}")
 
 
