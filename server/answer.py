@@ -64,7 +64,7 @@ class Answer(Response):
         try:
             stayed = await self._admitted(socket, receive)
             account.ended_at = time.monotonic()
-            arrived = stayed and await self._arrived(socket)
+            arrived = stayed and await socket.arrived()
             account.state.deliver(Delivery.CLOSED if arrived else Delivery.LOST)
         except (EngineError, WireError) as error:
             account.error = str(error)
@@ -145,12 +145,6 @@ class Answer(Response):
                 self._services.timer.forget(watch)
                 if socket.cut:
                     stream.abort_reason = AbortReason.DEADLINE
-
-    async def _arrived(self, socket: ClientSocket) -> bool:
-        try:
-            return await socket.arrived()
-        except (ClientGoneError, SlowClientError):
-            return False
 
     async def _send_stream(self, socket: ClientSocket) -> None:
         stream = self._stream

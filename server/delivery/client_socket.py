@@ -116,18 +116,15 @@ class ClientSocket:
         """
         connection, pause = self._connection, FIRST_LOOK_SECONDS
         stall = StalledWriting(lambda: connection.taken_bytes, self.abort)
-        stall.begin(self._timeout)
         try:
-            while not self._has_arrived():
-                if connection.lost:
-                    self._arrived = connection.closed_well
-                    return self._arrived
+            while not (self._has_arrived() or connection.lost):
+                stall.begin(self._timeout)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LAST_LOOK_SECONDS)
         finally:
             stall.end()
-        self._arrived = True
-        return True
+        self._arrived = self._has_arrived() or connection.closed_well
+        return self._arrived
 
     def _has_arrived(self) -> bool:
         acknowledged = self._connection.acknowledged_bytes

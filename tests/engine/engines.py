@@ -10,6 +10,8 @@ from engine.backends.simulated import SimulatedBackend
 from engine.config import EngineConfig
 from engine.core import DEFAULT_SUPERVISION, EngineCore
 from engine.detokenizer import Vocabulary
+from engine.output.result import AnswerResult
+from engine.stream import SequenceStream
 from engine.supervisor import SupervisionConfig
 from engine.types import EngineRequest, FinishReason, ModelLimits, SamplingParams, Simulation
 
@@ -49,3 +51,13 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - what is waited for is the absence or the end of things
             await asyncio.sleep(0.001)
+
+
+async def fold(stream: SequenceStream) -> AnswerResult:
+    """Enters the stream and takes all of it."""
+    result = AnswerResult(len(stream.requests))
+    async with stream:
+        async for steps in stream:
+            for step in steps:
+                result.fold(step)
+    return result

@@ -6,9 +6,13 @@ Never acts by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
+from engine.core import DEFAULT_SUPERVISION, EngineCore
+from engine.detokenizer import Vocabulary
 from engine.errors import EngineUnavailableError
+from engine.supervisor import SupervisionConfig
 from engine.types import EngineRequest, EngineStats, FinishReason, SequenceOutput, StepOutputs
 from tests.engine.engines import LIMITS
 
@@ -80,3 +84,17 @@ class HandDrivenBackend:
         self.held.clear()
         if self.hangs_on_close:
             await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def hand_driven(
+    vocabulary: Vocabulary, supervision: SupervisionConfig = DEFAULT_SUPERVISION
+) -> AsyncIterator[tuple[EngineCore, HandDrivenBackend]]:
+    """A started core over such a backend, closed at the end."""
+    backend = HandDrivenBackend()
+    core = EngineCore(backend, vocabulary, supervision)
+    await core.start()
+    try:
+        yield core, backend
+    finally:
+        await core.close()

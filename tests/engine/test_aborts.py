@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
-from engine.core import EngineCore
 from engine.detokenizer import Vocabulary
 from engine.stream import SequenceStream
 from engine.types import AbortReason, FinishReason, StepOutputs, TextParams
 from tests.engine.engines import running_core, scripted
-from tests.engine.hand_driven_backend import HandDrivenBackend
+from tests.engine.hand_driven_backend import hand_driven
 from tests.vocabularies import vocabulary as vocabulary_named
 
 pytestmark = pytest.mark.anyio
@@ -24,17 +21,6 @@ ZOMBIES = {reason: reason not in (AbortReason.STOP_STRING, AbortReason.CANCELLED
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
     return vocabulary_named("smollm2")
-
-
-@asynccontextmanager
-async def hand_driven(vocabulary: Vocabulary) -> AsyncIterator[tuple[EngineCore, HandDrivenBackend]]:
-    backend = HandDrivenBackend()
-    core = EngineCore(backend, vocabulary)
-    await core.start()
-    try:
-        yield core, backend
-    finally:
-        await core.close()
 
 
 def settled_calls(stream: SequenceStream) -> list[int]:

@@ -12,10 +12,8 @@ import pytest
 from engine.core import EngineCore
 from engine.detokenizer import Vocabulary
 from engine.errors import EngineUnavailableError
-from engine.output.result import AnswerResult
-from engine.stream import SequenceStream
 from engine.types import AbortReason, FinishReason, TextParams
-from tests.engine.engines import running_core, scripted, simulated_backend
+from tests.engine.engines import fold, running_core, scripted, simulated_backend
 
 HELLO, WORLD = 19556, 905
 
@@ -23,15 +21,6 @@ HELLO, WORLD = 19556, 905
 @pytest.fixture(scope="module")
 def vocabulary(demo_model: Path) -> Vocabulary:
     return Vocabulary.from_tokenizer_file(demo_model / "tokenizer.json")
-
-
-async def fold(stream: SequenceStream) -> AnswerResult:
-    result = AnswerResult(len(stream.requests))
-    async with stream:
-        async for steps in stream:
-            for step in steps:
-                result.fold(step)
-    return result
 
 
 def assert_nothing_left(core: EngineCore) -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from engine import reaper
-from engine.core import EngineCore
 from engine.detokenizer import Vocabulary
 from engine.stream import SequenceStream
 from engine.types import AbortReason, StepOutputs, TextParams
 from tests.engine.engines import QUICK, running_core, scripted, until
-from tests.engine.hand_driven_backend import HandDrivenBackend
+from tests.engine.hand_driven_backend import hand_driven
 from tests.vocabularies import vocabulary as vocabulary_named
 
 pytestmark = pytest.mark.anyio
@@ -28,17 +25,6 @@ HELLO = 19556
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
     return vocabulary_named("smollm2")
-
-
-@asynccontextmanager
-async def hand_driven(vocabulary: Vocabulary) -> AsyncIterator[tuple[EngineCore, HandDrivenBackend]]:
-    backend = HandDrivenBackend()
-    core = EngineCore(backend, vocabulary, EAGER)
-    await core.start()
-    try:
-        yield core, backend
-    finally:
-        await core.close()
 
 
 async def enter(stream: SequenceStream) -> None:
@@ -73,7 +59,7 @@ async def test_a_stream_that_lost_its_consumer_is_reaped(
 
 async def test_a_consumer_that_was_collected_is_gone(vocabulary: Vocabulary) -> None:
     """The stream keeps no task alive; one that no longer exists consumes nothing."""
-    async with hand_driven(vocabulary) as (core, backend):
+    async with hand_driven(vocabulary, EAGER) as (core, backend):
         lost = core.open([scripted("r", [])], TextParams())
         await asyncio.create_task(enter(lost))
         await asyncio.sleep(0)  # the loop forgets the task with its next turn
@@ -86,7 +72,7 @@ async def test_a_consumer_that_was_collected_is_gone(vocabulary: Vocabulary) -> 
 
 async def test_a_stream_that_was_taken_over_is_no_orphan(vocabulary: Vocabulary) -> None:
     """The task that takes it over is its consumer, whatever becomes of the one that entered."""
-    async with hand_driven(vocabulary) as (core, _):
+    async with hand_driven(vocabulary, EAGER) as (core, _):
         stream = core.open([scripted("r", [])], TextParams())
         entering = asyncio.create_task(enter(stream))
         stays = asyncio.create_task(asyncio.Event().wait())
@@ -101,7 +87,7 @@ async def test_a_stream_that_was_taken_over_is_no_orphan(vocabulary: Vocabulary)
 async def test_what_the_engine_holds_for_nobody_is_aborted(vocabulary: Vocabulary) -> None:
     """A sequence that the core knows nothing of, live ones and unconfirmed aborts left alone."""
     async with (
-        hand_driven(vocabulary) as (core, backend),
+        hand_driven(vocabulary, EAGER) as (core, backend),
         core.open([scripted("live", [])], TextParams()),
     ):
         async with core.open([scripted("aborted", [])], TextParams()):
@@ -117,7 +103,7 @@ async def test_what_the_engine_holds_for_nobody_is_aborted(vocabulary: Vocabular
 async def test_an_abort_without_a_word_is_sent_again(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the engine holds it; when it does not, the word was lost and the stream is settled."""
     monkeypatch.setattr(reaper, "ABORT_CONFIRM_SECONDS", 0.05)
-    async with hand_driven(vocabulary) as (core, backend):
+    async with hand_driven(vocabulary, EAGER) as (core, backend):
         async with core.open([scripted("deaf", []), scripted("mute", [])], TextParams()) as stream:
             begin = time.monotonic()
         await until(lambda: backend.aborted.count("deaf") == 3)
@@ -131,7 +117,7 @@ async def test_an_abort_without_a_word_is_sent_again(vocabulary: Vocabulary, mon
 
 async def test_a_late_confirmation_is_no_orphan(vocabulary: Vocabulary) -> None:
     """However long the engine takes, an aborted sequence has an owner: the ledger of aborts."""
-    async with hand_driven(vocabulary) as (core, backend):
+    async with hand_driven(vocabulary, EAGER) as (core, backend):
         async with core.open([scripted("r", [])], TextParams()):
             await backend.say(StepOutputs([], scheduled=["r"]))
         assert backend.held == {"r"}

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
 
-from engine.core import EngineCore
 from engine.detokenizer import Vocabulary
 from engine.errors import EngineUnavailableError
 from engine.output.events import OutputStep
 from engine.stream import SequenceStream
 from engine.types import AbortReason, FinishReason, SequenceOutput, StepOutputs, TextParams
 from tests.engine.engines import scripted
-from tests.engine.hand_driven_backend import HandDrivenBackend
+from tests.engine.hand_driven_backend import hand_driven
 from tests.vocabularies import vocabulary as vocabulary_named
 
 pytestmark = pytest.mark.anyio
@@ -25,17 +22,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
     return vocabulary_named("smollm2")
-
-
-@asynccontextmanager
-async def hand_driven(vocabulary: Vocabulary) -> AsyncIterator[tuple[EngineCore, HandDrivenBackend]]:
-    backend = HandDrivenBackend()
-    core = EngineCore(backend, vocabulary)
-    await core.start()
-    try:
-        yield core, backend
-    finally:
-        await core.close()
 
 
 def text_of(steps: list[OutputStep]) -> str:

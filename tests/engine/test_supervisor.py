@@ -13,10 +13,9 @@ from engine.detokenizer import Vocabulary
 from engine.errors import EngineUnavailableError
 from engine.output.events import Finished
 from engine.output.result import AnswerResult
-from engine.stream import SequenceStream
 from engine.supervisor import SupervisionConfig
 from engine.types import FinishReason, StepOutputs, TextParams
-from tests.engine.engines import QUICK, running_core, scripted, until
+from tests.engine.engines import QUICK, fold, running_core, scripted, until
 from tests.engine.hand_driven_backend import HandDrivenBackend
 from tests.vocabularies import vocabulary as vocabulary_named
 
@@ -28,15 +27,6 @@ DEATH = RuntimeError("made up")
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
     return vocabulary_named("smollm2")
-
-
-async def fold(stream: SequenceStream) -> AnswerResult:
-    result = AnswerResult(len(stream.requests))
-    async with stream:
-        async for steps in stream:
-            for step in steps:
-                result.fold(step)
-    return result
 
 
 def end_of(result: AnswerResult) -> Finished:

@@ -63,6 +63,7 @@ async def test_all_is_generated_and_little_was_read(server: RunningServer, strea
     assert record["delivered_is"] == "acknowledged"
     assert client.tokens <= record["delivered_tokens"] < record["generated_tokens"] / 2
     assert record["undelivered_tokens"] == record["generated_tokens"] - record["delivered_tokens"]
+    assert [line for line in server.log_records() if line["level"] == "error" or "exception" in line] == []
 
 
 def test_a_cut_is_counted_once(server: RunningServer) -> None:

@@ -6,12 +6,12 @@ Never computes anything itself, and never waits for the engine's thread on the l
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.backends.mailbox import StepMailbox
 from engine.backends.model_folder import read_limits
 from engine.backends.request_checks import check_request
 from engine.backends.transformers.checks import require_tested_transformers
@@ -53,15 +53,12 @@ class TransformersBackend:
         self._live: dict[str, tuple[str, Sequence]] = {}
         self._cancelled: dict[str, str] = {}
         """The request id of each key that was cancelled and not freed yet."""
-        self._steps: deque[StepOutputs] = deque()
-        self._news = asyncio.Event()
-        self._ended: str | None = None
+        self._mailbox = StepMailbox()
 
     async def start(self) -> None:
         """Loads the model and starts the engine's thread. `ModelLoadError`."""
         run = self._run = EngineRun(self._take, self._end)
-        self._ended = None
-        self._steps.clear()
+        self._mailbox.open()
         manager = await asyncio.to_thread(self._load, run)
         if self._run is not run:  # closed while loading
             await asyncio.to_thread(manager.shut_down, CLOSE_TIMEOUT)
@@ -79,8 +76,8 @@ class TransformersBackend:
     def submit(self, request: EngineRequest) -> None:
         """Queues a sequence for the engine's thread."""
         manager = self._manager
-        if manager is None or self._ended is not None or not manager.accepting:
-            raise EngineUnavailableError(self._ended or "the engine is not up")
+        if manager is None or self._mailbox.ended is not None or not manager.accepting:
+            raise EngineUnavailableError(self._mailbox.ended or "the engine is not up")
         self._live[request.request_id] = manager.submit(request, self.limits.eos_token_ids)
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -97,12 +94,7 @@ class TransformersBackend:
 
     async def next_step(self) -> StepOutputs:
         """The next engine step's outputs; after the engine's end `EngineUnavailableError`, again and again."""
-        while not self._steps:
-            if self._ended is not None:
-                raise EngineUnavailableError(self._ended)
-            self._news.clear()
-            await self._news.wait()
-        return self._steps.popleft()
+        return await self._mailbox.next()
 
     def stats(self) -> EngineStats:
         """The scheduler's own counts and the block pool's; while there is no engine, zero, but for the totals."""
@@ -156,16 +148,13 @@ class TransformersBackend:
                 self._live.pop(output.request_id, None)
             outputs.append(output)
         freed = [self._cancelled.pop(key) for key in news.freed if key in self._cancelled]
-        self._steps.append(StepOutputs(outputs, list(news.scheduled), freed))
-        self._news.set()
+        self._mailbox.put(StepOutputs(outputs, list(news.scheduled), freed))
 
     def _end(self, reason: str) -> None:
         """Ends what the engine's thread left without an end, and lets `next_step` say why."""
-        if self._ended is None:
-            self._ended = reason
-        ended = [SequenceOutput(one, [], FinishReason.ERROR, error=self._ended) for one in self._live]
+        why = self._mailbox.end(reason)
+        ended = [SequenceOutput(one, [], FinishReason.ERROR, error=why) for one in self._live]
         self._live.clear()
         self._cancelled.clear()
         if ended:
-            self._steps.append(StepOutputs(ended))
-        self._news.set()
+            self._mailbox.put(StepOutputs(ended))

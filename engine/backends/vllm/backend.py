@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.backends.mailbox import StepMailbox
 from engine.backends.model_folder import read_limits
 from engine.backends.request_checks import check_request, refuse_structure
 from engine.backends.vllm.counts import EngineCounts
@@ -61,9 +61,7 @@ class VllmBackend:
         self._launching: asyncio.Future[LaunchedEngine] | None = None
         self._ledger = SequenceLedger()
         self._counts = EngineCounts()
-        self._steps: deque[StepOutputs] = deque()
-        self._news = asyncio.Event()
-        self._ended: str | None = NOT_UP
+        self._mailbox = StepMailbox(NOT_UP)
 
     async def start(self) -> None:
         """Loads the model in vLLM's own processes. `ModelLoadError`, `ConfigError`."""
@@ -89,8 +87,8 @@ class VllmBackend:
 
     def submit(self, request: EngineRequest) -> None:
         """Queues a sequence for the engine process."""
-        if self._ended is not None or self._lowering is None or self._outbox is None:
-            raise EngineUnavailableError(self._ended or NOT_UP)
+        if self._mailbox.ended is not None or self._lowering is None or self._outbox is None:
+            raise EngineUnavailableError(self._mailbox.ended or NOT_UP)
         key = self._ledger.add(request)
         try:
             lowered = self._lowering.lower(request, key)
@@ -107,12 +105,7 @@ class VllmBackend:
 
     async def next_step(self) -> StepOutputs:
         """The next engine step's outputs; after the engine's end `EngineUnavailableError`, again and again."""
-        while not self._steps:
-            if self._ended is not None:
-                raise EngineUnavailableError(self._ended)
-            self._news.clear()
-            await self._news.wait()
-        return self._steps.popleft()
+        return await self._mailbox.next()
 
     def request_ids(self) -> set[str]:
         """What was handed to the engine and of which its word that it is gone did not come yet."""
@@ -140,8 +133,7 @@ class VllmBackend:
         self._lowering = engine.lowering(self.limits.eos_token_ids)
         self._outbox = Outbox(engine.client, self._lost)
         self._counts.begin(engine.kv_blocks, engine.engines, engine.block_size)
-        self._steps.clear()
-        self._ended = None
+        self._mailbox.open()
         self._tasks = [
             asyncio.create_task(self._until_dead(engine, self._outbox.run()), name="vllm outbox"),
             asyncio.create_task(self._until_dead(engine, self._receive(engine)), name="vllm inbox"),
@@ -153,7 +145,7 @@ class VllmBackend:
             message = await engine.client.get_output_async()
             if message.scheduler_stats is not None:
                 self._counts.take(message.engine_index, message.scheduler_stats)
-            self._put(self._ledger.take(message))
+            self._mailbox.put(self._ledger.take(message))
 
     async def _until_dead(self, engine: LaunchedEngine, work: Coroutine[Any, Any, None]) -> None:
         """Runs one direction's traffic; its failure is the engine's end."""
@@ -179,23 +171,16 @@ class VllmBackend:
         if launching.exception() is None:
             await _shut_down(launching.result())
 
-    def _put(self, step: StepOutputs) -> None:
-        self._steps.append(step)
-        self._news.set()
-
     def _lost(self, key: str, error: Exception) -> None:
-        self._put(self._ledger.fail(key, f"the sequence could not be sent to the engine: {error}"))
+        self._mailbox.put(self._ledger.fail(key, f"the sequence could not be sent to the engine: {error}"))
 
     def _end(self, reason: str) -> None:
         """Ends what the engine left without an end, and lets `next_step` say why."""
-        if self._ended is None:
-            self._ended = reason
         self._outbox = None
         self._counts.end()
-        ended = self._ledger.end_all(self._ended)
+        ended = self._ledger.end_all(self._mailbox.end(reason))
         if ended.outputs:
-            self._put(ended)
-        self._news.set()
+            self._mailbox.put(ended)
 
 
 async def _shut_down(engine: LaunchedEngine) -> None:

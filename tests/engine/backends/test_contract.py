@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -13,13 +13,12 @@ from engine.backends.base import Backend
 from engine.backends.transformers import TransformersBackend
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailableError, UnsupportedParameterError
-from engine.types import EngineRequest, FinishReason, SamplingParams, SequenceOutput, Simulation, StepOutputs
+from engine.types import EngineRequest, FinishReason, SamplingParams, Simulation
+from tests.engine.backends.contract_steps import PROMPT, outputs_of, request, steps_until, until_ended, until_free
 from tests.engine.backends.vllm_engines import VLLM_MARKS, SharedEngine
 from tests.engine.engines import simulated_backend
 
 pytestmark = pytest.mark.anyio
-MAX_STEPS = 2_000
-PROMPT = [1, 4093, 198, 19556]
 REAL_KINDS = [
     pytest.param("transformers", marks=pytest.mark.real_model),
     pytest.param("vllm", marks=VLLM_MARKS),
@@ -56,34 +55,6 @@ async def opened(backend: Backend) -> AsyncIterator[Backend]:
         await backend.close()
 
 
-def request(request_id: str, *, max_tokens: int = 5, **sampling: object) -> EngineRequest:
-    params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True, **sampling)  # type: ignore[arg-type]
-    return EngineRequest(request_id, PROMPT, params)
-
-
-async def until_ended(backend: Backend, request_ids: Sequence[str]) -> dict[str, list[SequenceOutput]]:
-    """Every output of these sequences, up to the last one's end."""
-    outputs: dict[str, list[SequenceOutput]] = {request_id: [] for request_id in request_ids}
-    open_ids = set(request_ids)
-    for _ in range(MAX_STEPS):
-        if not open_ids:
-            return outputs
-        for output in (await backend.next_step()).outputs:
-            if output.request_id in outputs:
-                outputs[output.request_id].append(output)
-                if output.finish_reason is not None:
-                    open_ids.remove(output.request_id)
-    raise AssertionError(f"never ended: {open_ids}")
-
-
-async def until_free(backend: Backend) -> None:
-    """A neighbour's steps drive the engine until only the neighbour is left of what it holds."""
-    backend.submit(request("driver", max_tokens=3))
-    await until_ended(backend, ["driver"])
-    stats = backend.stats()
-    assert (stats.running, stats.waiting, stats.kv_blocks_used) == (0, 0, 0)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_sequence_ends_exactly_once(started: Started) -> None:
     """Each submitted sequence gives its tokens and one end, with the last of them or after; then nothing is held."""
@@ -115,20 +86,6 @@ async def test_abort_is_idempotent_and_frees_in_every_state(started: Started) ->
         backend.abort(["running", "waiting"])
         await until_free(backend)
         backend.abort(["driver"])
-
-
-async def steps_until(backend: Backend, condition: Callable[[StepOutputs], bool]) -> list[StepOutputs]:
-    """The steps up to the one that meets the condition."""
-    steps: list[StepOutputs] = []
-    while len(steps) < MAX_STEPS:
-        steps.append(await asyncio.wait_for(backend.next_step(), 60))
-        if condition(steps[-1]):
-            return steps
-    raise AssertionError("never came")
-
-
-def outputs_of(request_id: str, steps: Sequence[StepOutputs]) -> list[SequenceOutput]:
-    return [output for step in steps for output in step.outputs if output.request_id == request_id]
 
 
 async def bring(backend: Backend, one: EngineRequest, state: str) -> None:

@@ -51,7 +51,7 @@ class SharedEngine:
             await self._backend.start()
         backend = self._backend
         yield backend
-        if backend._ended is not None or backend.request_ids():
+        if backend._mailbox.ended is not None or backend.request_ids():
             await self.close()
 
     async def close(self) -> None:
