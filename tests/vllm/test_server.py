@@ -19,8 +19,10 @@ QUESTION = {"messages": [{"role": "user", "content": "What is the capital of Fra
 STORY = {"messages": [{"role": "user", "content": "Tell a long story."}], "max_tokens": 2_000, "ignore_eos": True}
 
 
-async def events(model_server: RunningServer, count: int | None = None) -> list[str]:
-    """The data of a stream's events, the first `count` or all."""
+async def events(
+    model_server: RunningServer, count: int | None = None, begun: asyncio.Event | None = None
+) -> list[str]:
+    """The data of a stream's events, the first `count` or all; tells `begun` of the first."""
     decoder, seen = SSEDecoder(), list[str]()
     async with (
         httpx.AsyncClient(base_url=model_server.url, timeout=120) as client,
@@ -28,6 +30,8 @@ async def events(model_server: RunningServer, count: int | None = None) -> list[
     ):
         async for data in response.aiter_bytes():
             seen += [event.data for event in decoder.feed(data)]
+            if seen and begun is not None:
+                begun.set()
             if count is not None and len(seen) >= count:
                 break
     return seen
@@ -47,10 +51,10 @@ async def test_64_streams_that_are_dropped_leave_nothing(model_server: RunningSe
 
 async def test_a_killed_engine_process_comes_back(model_server: RunningServer) -> None:
     """Its streams end with an error event and no `[DONE]`, the server is not ready meanwhile, and then serves again."""
-    streams = [asyncio.ensure_future(events(model_server)) for _ in range(4)]
-    await asyncio.to_thread(
-        poll_until, lambda: model_server.metrics()["tailrace_sequences_running"] == 4, 60, lambda: "never ran"
-    )
+    begun = [asyncio.Event() for _ in range(4)]  # before it has begun, an answer fails with a status
+    streams = [asyncio.ensure_future(events(model_server, begun=event)) for event in begun]
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(event.wait() for event in begun))
     import psutil
 
     (engine,) = (child for child in psutil.Process(model_server.process.pid).children() if "EngineCore" in child.name())
