@@ -243,7 +243,7 @@ class EngineCore:
                 sequence.stream.gaps.add(now - sequence.last_token_at, tokens)
             sequence.last_token_at = now
         update = self._process(sequence.processor, output)
-        if update.delta is not None or update.released_tokens or update.finished is not None:
+        if update.parts or update.released_tokens or update.finished is not None:
             sequence.stream.deliver(update)
         if output.finish_reason is not None:
             self._forget(output.request_id)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from engine.gaps import TokenGaps
-from engine.output.events import OutputStep, TextDelta
+from engine.output.events import OutputStep
 from engine.output.processor import SequenceProcessor
 from engine.types import AbortReason, EngineRequest, FinishReason
 
@@ -100,6 +100,11 @@ class SequenceStream:
         return sum(processor.completion_tokens for processor in self.processors)
 
     @property
+    def reasoning_tokens(self) -> int:
+        """Of these, the ones whose text is reasoning."""
+        return sum(processor.reasoning_tokens for processor in self.processors)
+
+    @property
     def cached_tokens(self) -> int:
         """Prompt tokens whose KV blocks the engine reused: of choices that share a prompt, the first one's."""
         counted: dict[int, int] = {}
@@ -185,12 +190,12 @@ class SequenceStream:
             self._mail[step.index] = step
         else:
             waiting.merge(step)
-            if step.delta is not None and self.max_buffered_bytes is not None:
-                self._measure(step.delta, self.max_buffered_bytes)
+            if self.max_buffered_bytes is not None:
+                self._measure(step, self.max_buffered_bytes)
         self._wake()
 
-    def _measure(self, merged: TextDelta, most: int) -> None:
-        self._merged_bytes += len(merged.text.encode(errors="replace"))
+    def _measure(self, merged: OutputStep, most: int) -> None:
+        self._merged_bytes += merged.text_bytes
         for record in merged.records or ():
             self._merged_bytes += RECORD_BYTES * (1 + (len(record.logprobs.top) if record.logprobs else 0))
         if self._merged_bytes > most and not self.overflowed:

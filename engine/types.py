@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from engine.output.parsers.plan import ParsingPlan
+
 
 class FinishReason(StrEnum):
     """Why one sequence ended."""
@@ -81,6 +83,8 @@ class TextParams:
     spaces_between_special_tokens: bool = True
     echo: bool = False
     """The prompt's own text comes first in the answer; stop strings are not looked for in it."""
+    parsing: ParsingPlan | None = None
+    """Reasoning and tool calls to look for; None: all of the text is content."""
 
 
 @dataclass(frozen=True, slots=True)

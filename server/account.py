@@ -37,6 +37,8 @@ class Account:
     generated_tokens: int = 0
     """Sampled by the engine for this request, also after its end."""
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Of these, the ones whose text is reasoning."""
     """Generated, less what a stop cut off: what usage says."""
     zombie_tokens: int = 0
     """Generated after the client was gone."""
@@ -137,6 +139,7 @@ class Account:
             "cached_tokens": self.cached_tokens,
             "generated_tokens": self.generated_tokens,
             "completion_tokens": self.completion_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
             "written_tokens": self.written_tokens,
             "delivered_tokens": self.delivered_tokens,
             "delivered_is": self.delivered_is,

@@ -244,7 +244,9 @@ class Answer(Response):
 
     def _usage(self) -> Usage:
         stream = self._stream
-        return Usage(self._plan.context.prompt_tokens, stream.completion_tokens, stream.cached_tokens)
+        return Usage(
+            self._plan.context.prompt_tokens, stream.completion_tokens, stream.cached_tokens, stream.reasoning_tokens
+        )
 
     def _close(self, socket: ClientSocket) -> None:
         """The answer has ended; the account is complete once the engine holds nothing of it any more."""
@@ -273,6 +275,7 @@ class Answer(Response):
         account.first_token_at, account.last_token_at = stream.first_token_at, stream.last_token_at
         account.generated_tokens = stream.generated_tokens
         account.completion_tokens = stream.completion_tokens
+        account.reasoning_tokens = stream.reasoning_tokens
         account.zombie_tokens = stream.zombie_tokens
         account.cached_tokens = stream.cached_tokens
         account.gaps = stream.gaps

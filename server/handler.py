@@ -6,6 +6,8 @@ Never after the headers: everything that can be refused is refused here, before 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import importlib.metadata
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -52,6 +54,7 @@ class Handler:
     def __init__(self, engine: Engine, config: ServerConfig) -> None:
         self.engine = engine
         self.config = config
+        self._fingerprint = fingerprint(engine.model_name, engine.core.backend.name)
         self.admission = Admission(engine.core, config)
         self.grammars = Grammars(engine.grammars)
         self.audit = AuditLog.from_config(config)
@@ -144,6 +147,8 @@ class Handler:
             prompt_tokens=account.prompt_tokens,
             choices=len(requests),
             token_bytes=self.engine.core.vocabulary.token_bytes,
+            system_fingerprint=self._fingerprint,
+            parses_tools=generate.text.parsing is not None and generate.text.parsing.tools is not None,
         )
         return AnswerPlan(parsed, requests, generate.text, context, key, body)
 
@@ -160,6 +165,12 @@ class Handler:
         self.metrics.ended(account)
         if self.audit is not None and answer is not None:
             self.audit.record(record | answer.transcript())
+
+
+def fingerprint(model_name: str, backend_name: str) -> str:
+    """OpenAI's `system_fingerprint`: another model, engine or version of this server has another one."""
+    said = f"{importlib.metadata.version('tailrace')} {backend_name} {model_name}"
+    return f"fp_{hashlib.blake2b(said.encode(), digest_size=5).hexdigest()}"
 
 
 def key_of(request: Request) -> ApiKey | None:

@@ -54,9 +54,10 @@ class Vocabulary:
         self.special_ids = table.special_ids
         self.size = 1 + max(table.tokens, default=-1)
         """One more than the highest id known."""
-        if isinstance(decoder, Chain):
-            self._showing = Transducer(decoder, table.tokens, frozenset())
-            self._skipping = Transducer(decoder, table.tokens, table.special_ids)
+        self._transducers: dict[frozenset[int], Transducer] = {}
+        """By the ids that they hide: none, the special ones, the special ones but for a family's markers."""
+        self._hidden: dict[tuple[str, ...], frozenset[int]] = {(): self.special_ids}
+        """The ids that skipping special tokens hides, by the texts that are shown all the same."""
 
     @classmethod
     def from_tokenizer_file(cls, path: str | Path) -> Self:
@@ -99,17 +100,38 @@ class Vocabulary:
         except Unstreamable as reason:
             return cls(table, one_shot(), f"sliding window: {reason}")
 
-    def start(self, prompt: Sequence[int], skip_special_tokens: bool, spaces_between: bool) -> DecodingState:
-        """The state after a prompt; `IncrementalDetokenizer` begins here."""
+    def start(
+        self, prompt: Sequence[int], skip_special_tokens: bool, spaces_between: bool, shown: tuple[str, ...] = ()
+    ) -> DecodingState:
+        """The state after a prompt; `IncrementalDetokenizer` begins here.
+
+        `shown`: special tokens that are part of one of these texts are not skipped. Known texts are remembered, so they
+        are to come from the server's own tables.
+        """
+        hidden = self._hidden_ids(shown) if skip_special_tokens else frozenset[int]()
         decoder = self._decoder
         if isinstance(decoder, Chain):
-            return (self._skipping if skip_special_tokens else self._showing).after_prompt(prompt)
-        tokens, hidden = self._table.tokens, self.special_ids if skip_special_tokens else frozenset()
+            return self._transducer(decoder, hidden).after_prompt(prompt)
+        tokens, skips = self._table.tokens, skip_special_tokens and not shown
         return WindowState(
-            lambda ids: decoder(ids, skip_special_tokens, spaces_between),
+            lambda ids: decoder(ids, skips, spaces_between),
             lambda token_id: token_id in tokens and token_id not in hidden,
             prompt,
         )
+
+    def _hidden_ids(self, shown: tuple[str, ...]) -> frozenset[int]:
+        hidden = self._hidden.get(shown)
+        if hidden is None:
+            texts = {token_id: self.token_bytes(token_id).decode(errors="replace") for token_id in self.special_ids}
+            seen = {token_id for token_id, token in texts.items() if token and any(token in text for text in shown)}
+            hidden = self._hidden[shown] = self.special_ids - seen
+        return hidden
+
+    def _transducer(self, chain: Chain, hidden: frozenset[int]) -> Transducer:
+        transducer = self._transducers.get(hidden)
+        if transducer is None:
+            transducer = self._transducers[hidden] = Transducer(chain, self._table.tokens, hidden)
+        return transducer
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that an id adds in mid-text, those of a part of a character included; none for an unknown id."""

@@ -13,7 +13,7 @@ from engine.types import TokenLogprobs
 
 @dataclass(slots=True)
 class AlignedToken:
-    """A generated token and its span in the answer's text, in characters."""
+    """A generated token and its span in the decoded text, in characters."""
 
     token_id: int
     start: int
@@ -22,15 +22,14 @@ class AlignedToken:
 
 
 class TokenAlignment:
-    """Tokens in order of generation, held until the text that they end in is released."""
+    """Tokens in order of generation, held until the text that they end in is decided."""
 
-    __slots__ = ("_decoded", "_held", "_released")
+    __slots__ = ("_decoded", "_held")
 
     def __init__(self, echoed_characters: int) -> None:
         """`echoed_characters`: text of the answer that comes before that of its first token."""
         self._held: deque[AlignedToken] = deque()
         self._decoded = echoed_characters
-        self._released = 0
 
     def add(self, token_id: int, characters: int, incomplete: bool, logprobs: TokenLogprobs | None) -> None:
         """A token that made `characters` of text; `incomplete` when it leaves a character begun.
@@ -41,21 +40,25 @@ class TokenAlignment:
         self._decoded += characters
         self._held.append(AlignedToken(token_id, start, self._decoded + incomplete, logprobs))
 
-    def release(self, characters: int) -> list[AlignedToken]:
-        """So many more characters left; returns the tokens that are complete with them."""
-        self._released += characters
+    def release(self, held_characters: int) -> list[AlignedToken]:
+        """All but the last so many characters are decided; returns the tokens that are complete with them."""
+        decided = self._decoded - held_characters
         released = []
         held = self._held
-        while held and held[0].end <= self._released:
+        while held and held[0].end <= decided:
             released.append(held.popleft())
         return released
 
-    def release_all(self, characters: int) -> list[AlignedToken]:
-        """The answer ends with so many more characters: every token left is released, its span cut at the end."""
-        self._released += characters
-        end = self._released
+    def release_all(self, length: int | None) -> list[AlignedToken]:
+        """Every token left, as the answer ends; spans are cut at its length, if it is one of the decoded text."""
         released = list(self._held)
         self._held.clear()
-        for token in released:
-            token.start, token.end = min(token.start, end), min(token.end, end)
+        if length is not None:
+            for token in released:
+                token.start, token.end = min(token.start, length), min(token.end, length)
         return released
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens of which not all text is decided."""
+        return len(self._held)

@@ -1,4 +1,4 @@
-"""What one choice says, event by event; the stream, the whole answer and the tests are made from these.
+"""What one choice says, step by step; the stream, the whole answer and the tests are made from these.
 
 Never a vendor's shape: the server's encoders give each event one.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from engine.errors import EngineError, EngineUnavailableError, GenerationFailedError
+from engine.output.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, append_part
 from engine.types import FinishReason, TokenLogprobs
 
 
@@ -22,23 +25,6 @@ class TokenRecord:
     end: int
     """The token's span in the answer, in characters; a partial character counts as the whole one."""
     logprobs: TokenLogprobs | None = None
-
-
-@dataclass(slots=True)
-class TextDelta:
-    """Newly released text, and the tokens whose text is complete with it."""
-
-    text: str
-    records: list[TokenRecord] | None = None
-    """One for each of these tokens where log probabilities were asked for, else None."""
-
-    def extend(self, newer: TextDelta) -> None:
-        """Takes in what was released next."""
-        self.text += newer.text
-        if self.records is None:
-            self.records = newer.records
-        elif newer.records is not None:
-            self.records += newer.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +47,43 @@ class Finished:
         return None
 
 
-@dataclass(slots=True)
-class OutputStep:
-    """What is new of one choice since its consumer last took something: one merged delta, and perhaps the end."""
+class OutputStep(Struct):
+    """What is new of one choice since its consumer last took something: some parts, and perhaps the end."""
 
     index: int
     """The choice, from 0 within its request."""
-    delta: TextDelta | None = None
+    parts: list[Part] = []
+    """In the order of the text, neighbours of one kind as one."""
+    records: list[TokenRecord] | None = None
+    """Where log probabilities were asked for: the tokens whose text is content and complete with these parts."""
     finished: Finished | None = None
     completion_tokens: int = 0
     """Tokens of this choice so far as usage counts them: generated, less what a stop cut off."""
     released_tokens: int = 0
     """Tokens that this step's events complete; they count as written once the socket took the events."""
+    reasoning_tokens: int = 0
+    """Of `completion_tokens`, those whose text is reasoning."""
+
+    @property
+    def text(self) -> str:
+        """The content in it."""
+        return "".join([part.text for part in self.parts if isinstance(part, ContentText)])
+
+    @property
+    def text_bytes(self) -> int:
+        """Of its text in UTF-8, whatever it is of."""
+        texts = (ContentText, ReasoningText, ToolCallArguments)
+        return sum(len(part.text.encode(errors="replace")) for part in self.parts if isinstance(part, texts))
 
     def merge(self, newer: OutputStep) -> None:
         """Takes in a later step of the same choice."""
-        if newer.delta is not None:
-            if self.delta is None:
-                self.delta = newer.delta
-            else:
-                self.delta.extend(newer.delta)
+        for part in newer.parts:
+            append_part(self.parts, part)
+        if self.records is None:
+            self.records = newer.records
+        elif newer.records is not None:
+            self.records += newer.records
         self.finished = newer.finished
         self.completion_tokens = newer.completion_tokens
         self.released_tokens += newer.released_tokens
+        self.reasoning_tokens = newer.reasoning_tokens

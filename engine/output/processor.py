@@ -1,4 +1,4 @@
-"""One choice's token ids to events: detokenizer, then stop matcher, then the aligned list that is cut once.
+"""One choice's token ids to events: detokenizer, then the stages of its text, then the aligned list that is cut once.
 
 Never a clock, a queue or a backend: the core feeds it what a step generated. Text held back holds back its tokens.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.detokenizer import IncrementalDetokenizer, StopMatcher, Vocabulary
+from engine.detokenizer import Vocabulary
 from engine.output.alignment import AlignedToken, TokenAlignment
-from engine.output.events import Finished, OutputStep, TextDelta, TokenRecord
+from engine.output.events import Finished, OutputStep, TokenRecord
+from engine.output.parsers.parts import ContentText, Part, ReasoningText, fold
+from engine.output.text_stages import TextStages
 from engine.types import EngineRequest, FinishReason, SequenceOutput, TextParams, TokenLogprobs
 
 
@@ -21,10 +23,14 @@ class SequenceProcessor:
         "_decoding",
         "_echo",
         "_held_tokens",
-        "_matcher",
+        "_kind",
+        "_length",
         "_plain",
+        "_records",
         "_released_tokens",
+        "_reported_tokens",
         "_sampling",
+        "_stages",
         "_text",
         "_vocabulary",
         "cached_tokens",
@@ -32,6 +38,7 @@ class SequenceProcessor:
         "finished",
         "generated_tokens",
         "index",
+        "reasoning_tokens",
     )
 
     def __init__(self, vocabulary: Vocabulary, request: EngineRequest, text: TextParams, index: int) -> None:
@@ -40,26 +47,41 @@ class SequenceProcessor:
         """Tokens that the engine sampled for this sequence, also those that a stop then cut off."""
         self.completion_tokens = 0
         """Tokens that usage counts."""
+        self.reasoning_tokens = 0
+        """Of these, the ones whose text is reasoning."""
         self.cached_tokens = 0
         """Prompt tokens whose KV blocks the engine reused."""
         self.finished: Finished | None = None
         self._vocabulary = vocabulary
         self._sampling = request.sampling
         self._text = text
-        detokenizer = IncrementalDetokenizer(
-            vocabulary,
-            () if text.echo else request.prompt_token_ids,
-            text.skip_special_tokens,
-            text.spaces_between_special_tokens,
+        prompt = request.prompt_token_ids
+        shown = text.parsing.markers if text.parsing is not None else ()
+        self._decoding = vocabulary.start(
+            () if text.echo else prompt, text.skip_special_tokens, text.spaces_between_special_tokens, shown
         )
-        self._echo = detokenizer.push(request.prompt_token_ids) if text.echo else ""
-        self._decoding = detokenizer.state
-        self._matcher = StopMatcher(text.stop, text.include_stop) if text.stop else None
+        self._echo = self._decode(prompt) if text.echo else ""
+        self._stages = TextStages(text)
         self._alignment = TokenAlignment(len(self._echo))
+        self._length = 0
+        """Characters of content in all steps so far; counted only where not plain."""
+        self._records: list[TokenRecord] | None = None if request.sampling.logprobs is None else []
+        """Where asked for: those that the current step has released."""
         self._released_tokens = 0
-        self._plain = self._matcher is None and request.sampling.logprobs is None
+        self._reported_tokens = 0
+        """Of these, the ones that a step has told of."""
+        self._plain = self._is_plain()
         self._held_tokens = 0
         """Where plain: tokens that a begun character takes part of."""
+        self._kind: type[Part] | None = ContentText
+        """What the latest decided text was of; of no part is a marker's, and a tool call's counts as that too."""
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        pieces = []
+        for token_id in token_ids:
+            piece, self._decoding = self._decoding[token_id]
+            pieces.append(piece)
+        return "".join(pieces)
 
     def feed(self, output: SequenceOutput) -> OutputStep:
         """One step's output of this sequence. Whatever follows the end is counted as generated and dropped."""
@@ -71,8 +93,8 @@ class SequenceProcessor:
         if goes_on and self._plain and self.completion_tokens + len(token_ids) <= self._sampling.max_tokens:
             return self._feed_plain(token_ids)
         if self.finished is not None:
-            return OutputStep(self.index, completion_tokens=self.completion_tokens)
-        parts: list[str] = []
+            return self._nothing()
+        parts: list[Part] = []
         end = self._take_tokens(output, parts) or self._end_of(output)
         return self._step(parts, end)
 
@@ -87,27 +109,33 @@ class SequenceProcessor:
             held = 0 if not decoding.pending else 1 if piece else held + 1
         self._decoding, self._held_tokens = decoding, held
         self.completion_tokens += len(token_ids)
-        self._released_tokens += newest - held
-        return OutputStep(self.index, TextDelta(text) if text else None, None, self.completion_tokens, newest - held)
+        released = newest - held
+        self._released_tokens += released
+        self._reported_tokens += released
+        parts: list[Part] = [ContentText(text)] if text else []
+        return OutputStep(self.index, parts, None, None, self.completion_tokens, released, self.reasoning_tokens)
 
     def end(self, reason: FinishReason, message: str | None = None) -> OutputStep:
         """Ends the choice from outside (abort, fault): what is held back is released, as at any end."""
         if self.finished is not None:
-            return OutputStep(self.index, completion_tokens=self.completion_tokens)
+            return self._nothing()
         return self._step([], Finished(reason, message=message))
 
     def fail(self, message: str) -> OutputStep:
         """Ends the choice after a fault of its own: nothing that may be broken is touched."""
         self.finished = Finished(FinishReason.ERROR, message=message)
-        return OutputStep(self.index, None, self.finished, self.completion_tokens)
+        return self._nothing(self.finished)
 
     @property
     def held_back_characters(self) -> int:
-        """Characters that the client could not be given yet: those of a stop string's begin, and a begun one."""
-        return (self._matcher.held_back if self._matcher is not None else 0) + self._decoding.pending
+        """Characters that the client could not be given yet: what may become a stop string or a marker, a begun one."""
+        return self._stages.held + self._decoding.pending
 
-    def _take_tokens(self, output: SequenceOutput, parts: list[str]) -> Finished | None:
-        """Decodes token by token, appending released text to `parts`, up to a stop string or `max_tokens`."""
+    def _nothing(self, end: Finished | None = None) -> OutputStep:
+        return OutputStep(self.index, [], None, end, self.completion_tokens, 0, self.reasoning_tokens)
+
+    def _take_tokens(self, output: SequenceOutput, parts: list[Part]) -> Finished | None:
+        """Decodes token by token, adding parts to `parts`, up to a stop string or `max_tokens`."""
         hidden = output.stop_token_id is not None and not self._text.include_stop
         last = len(output.token_ids) - 1
         for position, token_id in enumerate(output.token_ids):
@@ -117,24 +145,32 @@ class SequenceProcessor:
             if hidden and position == last:
                 break
             logprobs = output.logprobs[position] if output.logprobs is not None else None
-            matched = self._take_token(token_id, logprobs, parts)
-            if matched is not None:
-                return Finished(FinishReason.STOP, matched)
+            self._take_token(token_id, logprobs, parts)
+            if self._stages.matched is not None:
+                return Finished(FinishReason.STOP, self._stages.matched)
         return None
 
-    def _take_token(self, token_id: int, logprobs: TokenLogprobs | None, parts: list[str]) -> str | None:
+    def _take_token(self, token_id: int, logprobs: TokenLogprobs | None, parts: list[Part]) -> None:
         # The detokenizer's look-up in line: its method would cost as much again, at every token.
         text, self._decoding = self._decoding[token_id]
         self._alignment.add(token_id, len(text), self._decoding.pending, logprobs)
-        return self._take_text(text, parts) if text else None
+        made = self._stages.push(text, armed=self._armed) if text else []
+        parts += made
+        if self._stages.matched is None:  # else the end releases, and cuts, what is left
+            self._release(self._alignment.release(self._stages.held), self._kind if not text else _kind(made))
 
-    def _take_text(self, text: str, parts: list[str]) -> str | None:
-        if self._matcher is None:
-            parts.append(text)
-            return None
-        outcome = self._matcher.push(text, armed=self.completion_tokens > self._sampling.min_tokens)
-        parts.append(outcome.text)
-        return outcome.matched
+    @property
+    def _armed(self) -> bool:
+        return self.completion_tokens > self._sampling.min_tokens
+
+    def _release(self, tokens: Sequence[AlignedToken], kind: type[Part] | None) -> None:
+        """These tokens' text is decided: it is of this kind."""
+        self._kind = kind
+        if kind is ReasoningText:
+            self.reasoning_tokens += len(tokens)
+        elif kind is ContentText and self._records is not None:
+            self._records += map(self._record, tokens)
+        self._released_tokens += len(tokens)
 
     def _end_of(self, output: SequenceOutput) -> Finished | None:
         if output.finish_reason is None:
@@ -143,37 +179,61 @@ class SequenceProcessor:
         stop = output.stop_token_id if output.stop_token_id in stop_ids else None
         return Finished(output.finish_reason, stop, output.error)
 
-    def _step(self, parts: list[str], end: Finished | None) -> OutputStep:
+    def _step(self, parts: list[Part], end: Finished | None) -> OutputStep:
         if self._echo:
-            parts.insert(0, self._echo)
+            parts.insert(0, ContentText(self._echo))
             self._echo = ""
+        before = self._reported_tokens
         if end is None:
-            text = "".join(parts)
-            return self._output(text, self._alignment.release(len(text)), None)
-        if not isinstance(end.stop, str):
-            matched = self._flush(parts)
-            if matched is not None:
-                end = Finished(FinishReason.STOP, matched)
-        text = "".join(parts)
-        self.finished = end
-        return self._output(text, self._alignment.release_all(len(text)), end)
+            self._reported_tokens = self._released_tokens
+            # With the reasoning over and nothing else to look for, an answer is as plain as any.
+            self._plain = self._is_plain()
+        else:
+            end = self.finished = self._finish(parts, end)
+            self._reported_tokens = self.completion_tokens  # a hidden stop token has no text to wait for
+        records, self._records = self._records, None if self._records is None else []
+        return OutputStep(
+            self.index,
+            self._visible(parts),
+            records or None,
+            end,
+            self.completion_tokens,
+            self._reported_tokens - before,
+            self.reasoning_tokens,
+        )
 
-    def _flush(self, parts: list[str]) -> str | None:
-        """The held-back text, through the same matcher as any other; returns a stop string that it completed."""
-        tail = self._decoding.finish()
-        matched = self._take_text(tail, parts) if tail else None
-        if matched is None and self._matcher is not None:
-            parts.append(self._matcher.finish())
-        return matched
+    def _finish(self, parts: list[Part], end: Finished) -> Finished:
+        """Releases all that is left; returns the end that it then is: the last text may complete a stop string."""
+        kind: type[Part] | None = ContentText
+        if self._stages.matched is None:
+            made = self._stages.finish(self._decoding.finish(), armed=self._armed)
+            parts += made
+            kind = _kind(made) if made else self._kind
+        if (matched := self._stages.matched) is not None:
+            end = Finished(FinishReason.STOP, matched)
+        length = self._length + sum(len(part.text) for part in parts if isinstance(part, ContentText))
+        self._release(self._alignment.release_all(length if self._text.parsing is None else None), kind)
+        return end
 
-    def _output(self, text: str, tokens: list[AlignedToken], end: Finished | None) -> OutputStep:
-        records = [self._record(token) for token in tokens] if self._sampling.logprobs is not None else None
-        delta = TextDelta(text, records) if text or records else None
-        # A hidden stop token has no text to wait for: it is released with the end.
-        released = len(tokens) if end is None else self.completion_tokens - self._released_tokens
-        self._released_tokens += released
-        return OutputStep(self.index, delta, end, self.completion_tokens, released)
+    def _visible(self, parts: list[Part]) -> list[Part]:
+        """What leaves of a step's parts, neighbours joined."""
+        if self._text.parsing is not None and not self._text.parsing.include_reasoning:
+            parts = [part for part in parts if not isinstance(part, ReasoningText)]
+        if len(parts) > 1:
+            parts = fold(parts)
+        self._length += sum(len(part.text) for part in parts if isinstance(part, ContentText))
+        return parts
+
+    def _is_plain(self) -> bool:
+        waits = self._alignment.held_tokens or self._decoding.pending
+        return self._records is None and self._stages.passes_through and not waits
 
     def _record(self, token: AlignedToken) -> TokenRecord:
         data = self._vocabulary.token_bytes(token.token_id)
         return TokenRecord(token.token_id, data, token.start, token.end, token.logprobs)
+
+
+def _kind(parts: Sequence[Part]) -> type[Part] | None:
+    """What a text is of that made these parts certain: content if any of it is, else reasoning, else neither."""
+    kinds = {type(part) for part in parts}
+    return next((kind for kind in (ContentText, ReasoningText) if kind in kinds), None)

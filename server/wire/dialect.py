@@ -25,6 +25,8 @@ class Usage:
     completion_tokens: int
     cached_tokens: int = 0
     """Of the prompt tokens, those whose KV blocks were reused."""
+    reasoning_tokens: int = 0
+    """Of the completion tokens, those whose text is reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,12 @@ class AnswerContext:
     choices: int
     token_bytes: Callable[[int], bytes]
     """The bytes that a token id contributes."""
+    system_fingerprint: str = ""
+    """Changes when the model, the engine or the server does."""
+    parses_tools: bool = False
+    """Tool calls are looked for in the text."""
+    reasoning_fields: tuple[str, ...] = ("reasoning_content",)
+    """What reasoning is called on the wire."""
 
 
 class StreamEncoder(Protocol):

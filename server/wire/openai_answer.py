@@ -20,9 +20,14 @@ LOGPROB_FLOOR = -9999.0
 _REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORT: "abort"}
 
 
-def finish_reason(finished: Finished) -> str:
-    """OpenAI's word for an end that is no failure."""
-    return _REASONS[finished.reason]
+def ending(finished: Finished, *, called: bool) -> dict[str, Any]:
+    """Why a choice ended, where that is no failure: OpenAI's word, and vLLM's for the client's stop that ended it.
+
+    `tool_calls` only where a call was delivered and the model ended by itself: not for `length` nor a stop string.
+    """
+    by_itself = finished.reason is FinishReason.STOP and finished.stop is None
+    reason = "tool_calls" if called and by_itself else _REASONS[finished.reason]
+    return {"finish_reason": reason, "stop_reason": finished.stop}
 
 
 def envelope(object_name: str, id_prefix: str, context: AnswerContext) -> dict[str, Any]:
@@ -32,6 +37,7 @@ def envelope(object_name: str, id_prefix: str, context: AnswerContext) -> dict[s
         "object": object_name,
         "created": context.created,
         "model": context.model,
+        "system_fingerprint": context.system_fingerprint,
     }
 
 
@@ -41,11 +47,11 @@ def whole_json(around: dict[str, Any], choices: Iterable[dict[str, Any]]) -> byt
     return b'%b,"choices":[%b]}' % (ascii_json(around)[:-1], b",".join(pieces))
 
 
-def choice_end(choice: ChoiceResult) -> str:
-    """The finish reason of a folded choice; `ValueError` if it has not finished."""
+def choice_end(choice: ChoiceResult) -> dict[str, Any]:
+    """`ending` of a folded choice; `ValueError` if it has not finished."""
     if choice.finished is None:
         raise ValueError(f"choice {choice.index} has not finished")
-    return finish_reason(choice.finished)
+    return ending(choice.finished, called=bool(choice.tool_calls))
 
 
 def usage_so_far(usage: Usage) -> dict[str, Any]:
@@ -60,7 +66,7 @@ def usage_so_far(usage: Usage) -> dict[str, Any]:
 def usage_object(usage: Usage) -> dict[str, Any]:
     return usage_so_far(usage) | {
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 

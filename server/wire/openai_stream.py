@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.output.events import OutputStep, TextDelta, TokenRecord
+from engine.output.events import OutputStep, TokenRecord
+from engine.output.parsers.parts import ContentText, Part, ToolCallBegin
 from server.wire import sse
 from server.wire.dialect import AnswerContext, Usage
 from server.wire.errors import ErrorFacts
-from server.wire.openai_answer import envelope, finish_reason, usage_object, usage_so_far
+from server.wire.openai_answer import ending, envelope, usage_object, usage_so_far
 from server.wire.openai_errors import error_frame
 
 
@@ -27,11 +28,14 @@ class ChunkShape(Protocol):
     def opening(self, index: int) -> dict[str, Any] | None:
         """The choice that comes before any text, if the dialect has one."""
 
-    def text(self, index: int, text: str) -> dict[str, Any]:
-        """A choice with new text."""
+    def content(self, index: int, text: str) -> dict[str, Any]:
+        """A choice with more of its answer."""
 
-    def end(self, index: int, reason: str) -> dict[str, Any]:
-        """A choice's last word."""
+    def other(self, index: int, part: Part) -> dict[str, Any] | None:
+        """A choice with what is new of it beside content; None where the dialect has no word for this."""
+
+    def end(self, index: int) -> dict[str, Any]:
+        """A choice's last word, which gets the reason."""
 
     def logprobs(self, records: Sequence[TokenRecord], token_bytes: Callable[[int], bytes]) -> dict[str, Any]: ...
 
@@ -55,8 +59,11 @@ class OpenAIStreamEncoder:
         self._context = context
         self._fields = fields
         self._completion_tokens = [0] * context.choices
+        self._called = [False] * context.choices
+        self._plain = not fields.logprobs and not fields.continuous_usage
         hole = sse.FrameTemplate.hole()
-        self._templates = [sse.FrameTemplate(self._chunk(shape.text(index, hole))) for index in range(context.choices)]
+        around = [self._chunk(shape.content(index, hole)) for index in range(context.choices)]
+        self._templates = [sse.FrameTemplate(chunk) for chunk in around]
 
     def start(self) -> bytes:
         openings = map(self._shape.opening, range(self._context.choices))
@@ -77,20 +84,34 @@ class OpenAIStreamEncoder:
 
     def _frames(self, step: OutputStep) -> list[bytes]:
         self._completion_tokens[step.index] = step.completion_tokens
-        frames = []
-        if step.delta is not None and (step.delta.text or step.delta.records):
-            frames.append(self._delta(step.index, step.delta))
+        frames = self._part_frames(step)
         if step.finished is not None and step.finished.failure is None:
-            end = self._shape.end(step.index, finish_reason(step.finished))
+            end = self._shape.end(step.index) | ending(step.finished, called=self._called[step.index])
             frames.append(sse.frame(self._chunk(end)))
         return frames
 
-    def _delta(self, index: int, delta: TextDelta) -> bytes:
-        if not self._fields.logprobs and not self._fields.continuous_usage:
-            return self._templates[index].fill(delta.text)
-        choice = self._shape.text(index, delta.text)
+    def _part_frames(self, step: OutputStep) -> list[bytes]:
+        frames = []
+        records = step.records
+        for part in step.parts:
+            if isinstance(part, ContentText):
+                frames.append(self._content(step.index, part.text, records))
+                records = None
+            else:
+                self._called[step.index] |= isinstance(part, ToolCallBegin)
+                choice = self._shape.other(step.index, part)
+                if choice is not None:
+                    frames.append(sse.frame(self._chunk(choice)))
+        if records:  # of tokens whose text went before, or that have none
+            frames.append(self._content(step.index, "", records))
+        return frames
+
+    def _content(self, index: int, text: str, records: Sequence[TokenRecord] | None) -> bytes:
+        if self._plain:
+            return self._templates[index].fill(text)
+        choice = self._shape.content(index, text)
         if self._fields.logprobs:
-            choice["logprobs"] = self._shape.logprobs(delta.records or (), self._context.token_bytes)
+            choice["logprobs"] = self._shape.logprobs(records or (), self._context.token_bytes)
         return sse.frame(self._chunk(choice))
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ async def test_what_nobody_takes_is_one_merged_step(vocabulary: Vocabulary) -> N
     ):
         await core.wait_idle()
         steps = await stream.next_steps()
-        assert [step.delta.text for step in steps if step.delta] == ["Hello world" * 50]
+        assert [step.text for step in steps if step.text] == ["Hello world" * 50]
         assert steps[0].finished is not None
         assert steps[0].released_tokens == 100
         assert stream.finished
@@ -164,7 +164,7 @@ async def test_held_text_does_not_move_the_first_tokens_time(vocabulary: Vocabul
         stops = TextParams(stop=("Hello" * 30 + "!",))
         async with core.open([scripted("r", [HELLO] * 20)], stops) as stream:
             steps = await stream.next_steps()
-        assert [step.delta.text for step in steps if step.delta] == ["Hello" * 20]
+        assert [step.text for step in steps if step.text] == ["Hello" * 20]
         assert stream.first_token_at is not None
         assert stream.last_token_at is not None
         assert before < stream.first_token_at < stream.last_token_at - 15 * 0.002

@@ -25,7 +25,7 @@ def vocabulary() -> Vocabulary:
 
 
 def text_of(steps: list[OutputStep]) -> str:
-    return "".join(step.delta.text for step in steps if step.delta is not None)
+    return "".join(step.text for step in steps)
 
 
 def assert_cancelled(steps: list[OutputStep]) -> None:

@@ -23,7 +23,11 @@ class Choice:
     """One choice, however it came."""
 
     text: str = ""
+    reasoning: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """Tool calls as a whole answer has them."""
     finish_reason: str | None = None
+    stop_reason: str | int | None = None
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     """Lists that a stream's chunks are joined into; empty where none were sent."""
 
@@ -31,11 +35,32 @@ class Choice:
         """A chunk's choice, or the whole one."""
         assert self.finish_reason is None, "nothing of a choice follows its end"
         said = part.get("delta") or part.get("message") or part
+        kinds = {"reasoning_content", "content", "tool_calls"} & {name for name, value in said.items() if value}
+        assert "message" in part or len(kinds) <= 1, "a delta has one kind of text"
         self.text += said.get("content", said.get("text")) or ""
+        self.reasoning += said.get("reasoning_content") or ""
+        for call in said.get("tool_calls") or ():
+            self._take_call(call)
         self.finish_reason = part["finish_reason"]
+        self.stop_reason = part.get("stop_reason")
         for name, entries in (part["logprobs"] or {}).items():
             if entries is not None:
                 self.logprobs.setdefault(name, []).extend(entries)
+
+    def _take_call(self, call: Mapping[str, Any]) -> None:
+        """A whole call; or a stream's delta, which says once who the call is, and then only how it goes on."""
+        if "index" not in call:
+            self.calls.append(dict(call))
+        elif "id" in call:
+            assert call["index"] == len(self.calls), "calls begin in order, each once"
+            assert call["function"]["arguments"] == ""
+            self.calls.append({name: value for name, value in call.items() if name != "index"})
+        else:
+            assert call["index"] == len(self.calls) - 1, "no call goes on after the next has begun"
+            assert set(call) == {"index", "function"}
+            assert set(call["function"]) == {"arguments"}
+            function = self.calls[-1]["function"]
+            self.calls[-1]["function"] = function | {"arguments": function["arguments"] + call["function"]["arguments"]}
 
 
 @dataclass(slots=True)

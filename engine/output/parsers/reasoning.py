@@ -68,6 +68,9 @@ def _read_opening(scan: Scanner, opens: tuple[str, ...], start: ReasoningStart) 
 
 
 def _drop_newlines(scan: Scanner) -> Wait[None]:
+    """Each at once: none of them waits for what follows, as if it might be text."""
     scan.drop()
+    scan.forward = lambda _: None
     yield from scan.run(_NEWLINES)
-    scan.drop()
+    scan.pass_on()
+    scan.forward = None

@@ -75,7 +75,7 @@ class ChatRequest(SamplingFields):
 
     def encoder(self, context: AnswerContext) -> StreamEncoder:
         fields = StreamFields(self.include_usage, self.continuous_usage, bool(self.logprobs))
-        return OpenAIStreamEncoder(ChatChunkShape(), context, fields)
+        return OpenAIStreamEncoder(ChatChunkShape(context), context, fields)
 
     def whole(self, context: AnswerContext, result: AnswerResult, usage: Usage) -> bytes:
         return chat_completion(context, result, usage, logprobs=bool(self.logprobs))

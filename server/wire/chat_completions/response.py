@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.output.result import AnswerResult, ChoiceResult
+from server.wire.chat_completions import tool_calls
 from server.wire.chat_completions.logprobs import logprobs_object
 from server.wire.dialect import AnswerContext, Usage
 from server.wire.openai_answer import choice_end, envelope, usage_object, whole_json
@@ -19,7 +20,18 @@ def chat_completion(context: AnswerContext, result: AnswerResult, usage: Usage, 
 def _choice(context: AnswerContext, choice: ChoiceResult, *, logprobs: bool) -> dict[str, Any]:
     return {
         "index": choice.index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": _message(context, choice),
         "logprobs": logprobs_object(choice.records, context.token_bytes) if logprobs else None,
-        "finish_reason": choice_end(choice),
+        **choice_end(choice),
     }
+
+
+def _message(context: AnswerContext, choice: ChoiceResult) -> dict[str, Any]:
+    """Reasoning and calls are there only where there are some, as in the stream."""
+    content = choice.text or (None if context.parses_tools else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if reasoning := choice.reasoning:
+        message |= dict.fromkeys(context.reasoning_fields, reasoning)
+    if calls := choice.tool_calls:
+        message["tool_calls"] = [tool_calls.whole(context, choice.index, call) for call in calls]
+    return message

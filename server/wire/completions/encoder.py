@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.output.parsers.parts import Part
 from server.wire.completions.logprobs import logprobs_object
 
 
@@ -17,8 +18,15 @@ class CompletionChunkShape:
     def opening(self, index: int) -> None:
         """Completions have no opening chunk."""
 
-    def text(self, index: int, text: str) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+    def content(self, index: int, text: str) -> dict[str, Any]:
+        return _choice(index, text)
 
-    def end(self, index: int, reason: str) -> dict[str, Any]:
-        return self.text(index, "") | {"finish_reason": reason}
+    def other(self, index: int, part: Part) -> None:
+        """All of a completion is content: no parser looks at it."""
+
+    def end(self, index: int) -> dict[str, Any]:
+        return _choice(index, "")
+
+
+def _choice(index: int, text: str) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": None}

@@ -21,5 +21,5 @@ def _choice(context: AnswerContext, choice: ChoiceResult, *, logprobs: bool) -> 
         "index": choice.index,
         "text": choice.text,
         "logprobs": logprobs_object(choice.records, context.token_bytes) if logprobs else None,
-        "finish_reason": choice_end(choice),
+        **choice_end(choice),
     }

@@ -29,6 +29,5 @@ def test_held_back_characters(steps: Sequence[list[int]], stop: tuple[str, ...])
     withheld = 0
     for token_ids in steps:
         withheld += len(reference.push(token_ids))
-        delta = processor.feed(SequenceOutput("r", token_ids)).delta
-        withheld -= len(delta.text) if delta is not None else 0
+        withheld -= len(processor.feed(SequenceOutput("r", token_ids)).text)
         assert processor.held_back_characters == withheld + reference.pending

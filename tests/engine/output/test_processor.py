@@ -115,7 +115,7 @@ def test_nothing_of_a_possible_stop_leaves_early(case: dict[str, Any], demo_mode
     """With one id a step, no more has left after each step than the report allows."""
     file = demo_model / "tokenizer.json" if case["tokenizer"] == "smollm2" else tokenizer_file(case["tokenizer"])
     run = run_case(vocabulary_of(file), case, [1])
-    sent = list(itertools.accumulate(step.delta.text if step.delta else "" for step in run.steps))
+    sent = list(itertools.accumulate(step.text for step in run.steps))
     allowed = list(itertools.accumulate(case["expect"]["deltas_at_most"]))
     assert all(limit.startswith(text) for text, limit in zip(sent, allowed, strict=False))
 
@@ -153,6 +153,7 @@ def test_the_answer_does_not_depend_on_the_steps(  # noqa: PLR0913, PLR0917 - on
     other = Run(vocabulary, request, text)
     other.feed(ids, sizes, FinishReason.STOP, end_apart=end_apart)
     assert other.result == single.result
+    assert other.result.parts == single.result.parts
     assert sum(step.released_tokens for step in other.steps) == other.result.completion_tokens
     spans = [(record.start, record.end) for record in other.result.records]
     assert all(0 <= start <= end <= len(other.result.text) for start, end in spans)
@@ -233,5 +234,5 @@ def test_counting_tokens_says_what_aligning_them_says(
         sampling = SamplingParams(max_tokens=max_tokens, logprobs=logprobs)
         run = Run(vocabulary, EngineRequest("r", [19556, 15107], sampling), TextParams(echo=echo))
         run.feed(ids, sizes, FinishReason.STOP)
-        runs.append([(s.delta.text if s.delta else "", s.completion_tokens, s.released_tokens) for s in run.steps])
+        runs.append([(s.text, s.completion_tokens, s.released_tokens) for s in run.steps])
     assert runs[0] == runs[1]

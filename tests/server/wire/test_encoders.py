@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineUnavailableError, GenerationFailedError
-from engine.output.events import Finished, OutputStep, TextDelta, TokenRecord
+from engine.output.events import Finished, OutputStep, TokenRecord
+from engine.output.parsers.parts import (
+    ContentText,
+    Part,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegin,
+    ToolCallEnd,
+)
 from engine.output.result import AnswerResult
 from engine.types import FinishReason, TokenLogprobs
 from server.wire.chat_completions.request import ChatRequest
@@ -64,25 +72,45 @@ class Scripted:
 
 
 @st.composite
-def scripts(draw: st.DrawFn) -> Scripted:
-    """Up to three choices, their steps interleaved at random; texts of any characters, held or empty deltas too."""
+def answers(draw: st.DrawFn) -> list[Part]:
+    """What a parser may make of an answer: reasoning, then content and calls, of which the last may be cut off."""
+    parts: list[Part] = [ReasoningText(text) for text in draw(st.lists(st.text(min_size=1, max_size=4), max_size=2))]
+    for index in range(draw(st.integers(0, 3))):
+        parts += [ContentText(text) for text in draw(st.lists(st.text(min_size=1, max_size=3), max_size=1))]
+        parts.append(ToolCallBegin(index, f"f{index}", draw(st.none() | st.just(f"own-{index}"))))
+        parts += [ToolCallArguments(index, text) for text in draw(st.lists(st.text(min_size=1), max_size=3))]
+        parts.append(ToolCallEnd(index))
+    cut_off = bool(parts) and draw(st.booleans())
+    return parts[:-1] if cut_off else parts
+
+
+@st.composite
+def scripts(draw: st.DrawFn, *, parses: bool = False) -> Scripted:
+    """Up to three choices, their steps interleaved at random; texts of any characters, held or empty steps too."""
     choices = draw(st.integers(1, 3))
     order = draw(st.lists(st.integers(0, choices - 1), max_size=12))
     counts = [0] * choices
-    steps = [_step(draw, index, counts) for index in order]
+    said = [draw(answers() if parses else st.just([])) for _ in range(choices)]
+    steps = [_step(draw, index, counts, said[index]) for index in order]
     for index in draw(st.permutations(range(choices))):
-        step = _step(draw, index, counts)
+        step = _step(draw, index, counts, said[index])
+        step.parts += said[index]
         step.finished = Finished(draw(st.sampled_from(ENDS)))
         steps.append(step)
     return Scripted(choices, steps)
 
 
-def _step(draw: st.DrawFn, index: int, counts: list[int]) -> OutputStep:
+def _step(draw: st.DrawFn, index: int, counts: list[int], said: list[Part]) -> OutputStep:
+    """With what comes next of what the choice says, or else with any text."""
     ids = draw(st.lists(st.integers(0, 300), max_size=3))
     counts[index] += len(ids)
     records = [_record(draw, token_id, start) for start, token_id in enumerate(ids)]
-    delta = draw(st.none() | st.builds(TextDelta, st.text(max_size=5), st.just(records)))
-    return OutputStep(index, delta, completion_tokens=counts[index])
+    parts = [said.pop(0) for _ in range(min(len(said), draw(st.integers(0, 3))))]
+    if not said and not parts and (text := draw(st.text(max_size=5))):
+        parts = [ContentText(text)]
+    empty = draw(st.booleans())
+    told = records if parts or empty else None
+    return OutputStep(index, parts, told, completion_tokens=counts[index])
 
 
 def _record(draw: st.DrawFn, token_id: int, start: int) -> TokenRecord:
@@ -117,6 +145,23 @@ def test_the_stream_folds_to_the_whole(
     if logprobs is not None:
         fill_empty(whole, streamed)
     assert streamed == whole
+
+
+@given(script=scripts(parses=True), cuts=st.sets(st.integers(0, 20)))
+def test_calls_and_reasoning_fold_to_the_whole(script: Scripted, cuts: set[int]) -> None:
+    """Ids, names, arguments, reasoning and content: the same in stream and whole; no delta has two kinds of text.
+
+    `tool_calls` is the reason exactly where a call was delivered and the model ended by itself.
+    """
+    asked, about = request(ChatRequest), replace(context(script.choices), parses_tools=True)
+    streamed = folded(chunks_of(stream(asked.encoder(about), script, cuts)))
+    whole = folded([json.loads(asked.whole(about, script.result(), script.usage))])
+    assert streamed.choices == whole.choices
+    ids = [call["id"] for choice in whole.choices.values() for call in choice.calls if call["id"][:4] != "own-"]
+    assert len(set(ids)) == len(ids)
+    for result in script.result().choices:
+        stopped = result.finished is not None and result.finished.reason is FinishReason.STOP
+        assert (whole.choices[result.index].finish_reason == "tool_calls") == (stopped and bool(result.tool_calls))
 
 
 def fill_empty(*replies: Reply) -> None:
@@ -183,7 +228,7 @@ def test_an_error_ends_a_stream(
 @both
 def test_a_failed_choice_has_no_finish_chunk(dialect: type[ChatRequest | CompletionRequest]) -> None:
     """A failure is the error event's to tell: its text still leaves, a finish reason does not."""
-    step = OutputStep(0, TextDelta("left"), Finished(FinishReason.ERROR, message="it broke"), 1)
+    step = OutputStep(0, [ContentText("left")], None, Finished(FinishReason.ERROR, message="it broke"), 1)
     (frame,) = frames_of(request(dialect).encoder(context(1)).encode([step]))
     (choice,) = parsed(frame)["choices"]
     assert choice["finish_reason"] is None
@@ -193,7 +238,7 @@ def test_a_failed_choice_has_no_finish_chunk(dialect: type[ChatRequest | Complet
 def test_tokens_that_are_no_text_look_like_no_other() -> None:
     """A partial character is shown by its bytes, and no infinity or NaN is written for its log probability."""
     record = TokenRecord(0xF0, b"\xf0", 0, 1, TokenLogprobs(-math.inf, ((0x9F, math.nan),)))
-    step = OutputStep(0, TextDelta("", [record]), None, 1)
+    step = OutputStep(0, [], [record], None, 1)
     (frame,) = frames_of(request(CompletionRequest, logprobs=1).encoder(context(1)).encode([step]))
     (choice,) = parsed(frame)["choices"]
     assert choice["logprobs"]["tokens"] == [r"bytes:\xf0"]
