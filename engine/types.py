@@ -67,6 +67,8 @@ class SamplingParams:
     """The model's own end-of-sequence ids are ordinary tokens."""
     logprobs: int | None = None
     """None: none. k: the log probability of each chosen token, and of the k likeliest."""
+    prompt_logprobs: int | None = None
+    """None: none. k: the log probability of each token of the prompt but the first, and of the k likeliest there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +141,15 @@ class EngineRequest:
     grammar: Grammar | None = None
     """Every answer is a sentence of it, or a beginning of one where it is cut. `min_tokens` and `ignore_eos` hold the
     end back only while the sentence can go on."""
+    priority: int = 0
+    """Lower is served earlier, by an engine that has priorities; the others refuse all but 0."""
+    cache_salt: str | None = None
+    """Only requests of the same salt share blocks of the prefix cache. Where no request shares any, it holds anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log probabilities (natural) of one generated position; minus infinity is possible."""
+    """Log probabilities (natural) of one position; minus infinity is possible."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
@@ -162,6 +168,8 @@ class SequenceOutput:
     """With STOP: the end-of-sequence or stop token, the last of `token_ids`, that ended it."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry for each of `token_ids`, where asked for."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """Where asked for, told with the first output: one entry for each of the prompt's tokens, None for the first."""
     cached_tokens: int = 0
     """Prompt tokens whose KV blocks were reused, told with the first output."""
     error: str | None = None
