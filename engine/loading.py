@@ -23,7 +23,7 @@ from engine.model import resolve_model
 from engine.prompt.renderer import PromptRenderer
 from engine.supervisor import SupervisionConfig
 from engine.tokenizer import Tokenizer
-from engine.types import ModelLimits
+from engine.types import Grammar, ModelLimits
 
 logger = logging.getLogger(__name__)
 DEMO_MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -65,8 +65,13 @@ def load_engine(config: EngineConfig) -> Engine:
     template = tokenizer.chat_template or (PLAIN_TEMPLATE if config.kind == "simulated" else None)
     renderer = PromptRenderer(tokenizer, template, datetime.now, backend.limits.context_length)
     core = EngineCore(backend, vocabulary, _supervision(config))
-    grammars = SharedCompiler(vocabulary, lambda: backend.limits)
+    grammars = SharedCompiler(vocabulary, lambda: backend.limits, _acceptance(backend))
     return Engine(name, frozenset({config.model, own_name}), tokenizer, renderer, core, grammars)
+
+
+def _acceptance(backend: Backend) -> Callable[[Grammar], None]:
+    """The word of an engine that compiles grammars itself."""
+    return backend.accept if isinstance(backend, VllmBackend) else lambda _: None
 
 
 def _supervision(config: EngineConfig) -> SupervisionConfig:

@@ -125,7 +125,9 @@ class Grammar:
 
     structure: Structure
     compiled: Any = None
-    """What the compiler made of it, for the backend alone; never changed. None where the backend compiles itself."""
+    """What the compiler made of it, for the backend alone; never changed. None before it was compiled."""
+    text: str = ""
+    """The same in llguidance's language, for a backend whose own process compiles it. Empty before it was compiled."""
 
 
 @dataclass(frozen=True, slots=True)

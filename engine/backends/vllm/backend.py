@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.backends.mailbox import StepMailbox
 from engine.backends.model_folder import read_limits
-from engine.backends.request_checks import check_request, refuse_structure
+from engine.backends.request_checks import check_request
 from engine.backends.vllm.counts import EngineCounts
 from engine.backends.vllm.environment import prepare_import
 from engine.backends.vllm.ledger import SequenceLedger
@@ -22,7 +22,7 @@ from engine.backends.vllm.outbox import Outbox
 from engine.backends.vllm.version import require_tested_vllm
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailableError, ModelLoadError
-from engine.types import EngineRequest, EngineStats, StepOutputs
+from engine.types import EngineRequest, EngineStats, Grammar, StepOutputs
 
 if TYPE_CHECKING:
     from engine.backends.vllm.launch import LaunchedEngine
@@ -80,10 +80,14 @@ class VllmBackend:
 
     def check(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError` for what does not fit and what vLLM would refuse, by our fields' names."""
-        refuse_structure(request, "the vllm engine's own structured output is not connected to this server")
         check_request(request, self.limits, None)
         if self._lowering is not None:
             self._lowering.lower(request, request.request_id)
+
+    def accept(self, grammar: Grammar) -> None:
+        """Has vLLM check a compiled grammar. `StructureError`. Blocks: for the thread that compiles."""
+        if self._lowering is not None:
+            self._lowering.accept(grammar)
 
     def submit(self, request: EngineRequest) -> None:
         """Queues a sequence for the engine process."""

@@ -24,7 +24,7 @@ from engine.backends.vllm.child_log import CHILD_LOGGING
 from engine.backends.vllm.engine_process import telling
 from engine.backends.vllm.environment import prepare_children
 from engine.backends.vllm.processes import EngineProcesses, deaf_to_the_keyboard, kill_engine_processes
-from engine.backends.vllm.requests import RequestLowering
+from engine.backends.vllm.requests import GRAMMARS, RequestLowering
 from engine.errors import ConfigError, ModelLoadError
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,22 @@ def engine_config(arguments: dict[str, Any]) -> VllmConfig:
         raise ConfigError(f"vLLM refuses its configuration: {'; '.join(faults)}") from error
     except (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError, OSError) as error:
         raise ConfigError(f"vLLM refuses its configuration: {error}") from error
+    _choose_grammars(config)
     scheduler = config.scheduler_config
     scheduler.scheduler_cls = telling(scheduler.get_scheduler_cls())
     config.logging_config = LoggingConfig(configure_logging=True, pylogging_config_file=str(CHILD_LOGGING))
     return config
+
+
+def _choose_grammars(config: VllmConfig) -> None:
+    """The language in which the server tries structures out: none that was not tried may reach the engine."""
+    chosen = config.structured_outputs_config
+    if chosen.backend not in ("auto", GRAMMARS):
+        raise ConfigError(
+            f"engine.vllm.structured_outputs_config: backend can't be {chosen.backend!r}: the server tries every "
+            f"structure out for {GRAMMARS!r}, since one that was not could end the engine"
+        )
+    chosen.backend = GRAMMARS
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def output(key: str, *token_ids: int, finish: str | None = None, events: tuple[s
         new_token_ids=list(token_ids),
         finish_reason=None if finish is None else SimpleNamespace(name=finish),
         events=[SimpleNamespace(type=SimpleNamespace(name=name)) for name in events],
-        **{"new_logprobs": None, "prefill_stats": None} | more,
+        **{"new_logprobs": None, "new_prompt_logprobs_tensors": None, "prefill_stats": None} | more,
     )
 
 
