@@ -147,6 +147,8 @@ class EngineRequest:
     """Lower is served earlier, by an engine that has priorities; the others refuse all but 0."""
     cache_salt: str | None = None
     """Only requests of the same salt share blocks of the prefix cache. Where no request shares any, it holds anyway."""
+    adapter: str | None = None
+    """The LoRA adapter that changes the model, by its name; of engines that have some."""
 
 
 @dataclass(frozen=True, slots=True)

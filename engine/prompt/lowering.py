@@ -39,6 +39,8 @@ class GenerateRequest:
     """Lower is served earlier."""
     cache_salt: str | None = None
     """Only requests of the same salt share what the engine remembers of prompts."""
+    adapter: str | None = None
+    """The LoRA adapter that the request's model names."""
 
 
 def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimits) -> list[EngineRequest]:
@@ -67,6 +69,7 @@ def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimit
                     grammar=grammar,
                     priority=request.priority,
                     cache_salt=request.cache_salt,
+                    adapter=request.adapter,
                 )
             )
     return lowered

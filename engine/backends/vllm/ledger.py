@@ -33,6 +33,7 @@ class Held:
     """How many of the likeliest tokens were asked for."""
     prompt_logprobs: int | None = None
     """The same for each of the prompt's tokens."""
+    adapter: str | None = None
     scheduled: bool = False
     aborted: bool = False
 
@@ -54,10 +55,17 @@ class SequenceLedger:
     def request_ids(self) -> set[str]:
         return {held.request_id for held in self._held.values()}
 
+    def adapters(self) -> tuple[set[str], set[str]]:
+        """The adapters of sequences that the engine began, and of those that wait."""
+        used = [(held.adapter, held.scheduled) for held in self._held.values() if held.adapter is not None]
+        return {name for name, begun in used if begun}, {name for name, begun in used if not begun}
+
     def add(self, request: EngineRequest) -> str:
         """Returns the key under which the sequence goes to the engine."""
         key = f"{request.request_id}#{next(self._numbers)}"
-        self._held[key] = Held(request.request_id, request.sampling.logprobs, request.sampling.prompt_logprobs)
+        self._held[key] = Held(
+            request.request_id, request.sampling.logprobs, request.sampling.prompt_logprobs, request.adapter
+        )
         self._keys[request.request_id] = key
         return key
 

@@ -11,9 +11,11 @@ from typing import Any
 from vllm import SamplingParams as VllmSamplingParams
 from vllm.exceptions import VLLMValidationError
 from vllm.inputs.engine import tokens_input
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.input_processor import InputProcessor
 
+from engine.backends.vllm.adapters import Adapter, Adapters
 from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.grammar.schema import StructureError
 from engine.types import EngineRequest, Grammar, SamplingParams
@@ -29,9 +31,10 @@ SAMPLING_FIELDS = frozenset(field.name for field in fields(SamplingParams))
 class RequestLowering:
     """Checks and lowers for one engine."""
 
-    def __init__(self, processor: InputProcessor, eos_token_ids: frozenset[int]) -> None:
-        """The ids beside vLLM's own that end a sequence."""
+    def __init__(self, processor: InputProcessor, eos_token_ids: frozenset[int], adapters: Adapters) -> None:
+        """The ids beside vLLM's own that end a sequence; the adapters that may be named."""
         self._processor = processor
+        self._adapters = adapters
         self._eos_token_ids = eos_token_ids
 
     def lower(self, request: EngineRequest, key: str) -> Any:
@@ -41,7 +44,12 @@ class RequestLowering:
             params = self._params(request.sampling)
             prompt = tokens_input(list(request.prompt_token_ids), cache_salt=request.cache_salt)
             lowered = self._processor.process_inputs(
-                key, prompt, params, ("generate",), priority=self._priority(request.priority)
+                key,
+                prompt,
+                params,
+                ("generate",),
+                lora_request=None if request.adapter is None else lora_request(self._adapters.find(request.adapter)),
+                priority=self._priority(request.priority),
             )
         except VLLMValidationError as error:
             raise _refusal(str(error.args[0]), error.parameter) from None
@@ -95,6 +103,11 @@ class RequestLowering:
         )
         params.all_stop_token_ids.update(self._eos_token_ids)  # none of them before `min_tokens`, ignored or not
         return params
+
+
+def lora_request(adapter: Adapter) -> LoRARequest:
+    """As vLLM takes it, with each sequence and for the loading."""
+    return LoRARequest(adapter.engine_name, adapter.number, adapter.folder)
 
 
 def _refuse_with_structure(request: EngineRequest) -> None:
