@@ -59,6 +59,10 @@ class EngineConfig(BaseModel):
         default_factory=dict, description="vllm: any argument of its engine (AsyncEngineArgs) by vLLM's name"
     )
 
+    lora_modules: dict[str, str] = Field(
+        default_factory=dict, description="vllm: folders of LoRA adapters, by the model name that clients ask for"
+    )
+
     behaviour: Literal["echo", "corpus"] = Field("echo", description="simulated: what to say")
     step_interval_ms: float = Field(20.0, ge=0, description="simulated: time of one engine step, in milliseconds")
     tokens_per_step: int = Field(1, ge=1, description="simulated: tokens of each sequence in one step")

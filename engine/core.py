@@ -48,6 +48,8 @@ class EngineCore:
         """Sequences ended before the backend ended them, by who asked."""
         self.on_freed: Callable[[AbortReason, float], None] | None = None
         """Hears of each abort that the engine confirmed, and the seconds that it took."""
+        self.paused: str | None = None
+        """Why no sequence is taken although the engine is up; None as a rule."""
         self._live: dict[str, LiveSequence] = {}
         self._aborts = AbortLedger()
         self._idle = asyncio.Event()
@@ -58,6 +60,11 @@ class EngineCore:
     @property
     def ready(self) -> bool:
         """Sequences can be submitted."""
+        return self.up and self.paused is None
+
+    @property
+    def up(self) -> bool:
+        """The engine lives, asleep or awake."""
         return self._supervisor.ready
 
     @property
@@ -133,7 +140,8 @@ class EngineCore:
                 LiveSequence(processor, stream).end(FinishReason.ABORT)
             return
         if not self.ready:
-            raise EngineUnavailableError(self.failure or "the engine is not running", retry_after=self.retry_after)
+            reason = self.failure or self.paused or "the engine is not running"
+            raise EngineUnavailableError(reason, retry_after=self.retry_after)
         if not self.has_work:
             self._supervisor.work_arrived()
         try:
@@ -165,6 +173,7 @@ class EngineCore:
 
     def engine_died(self, reason: str) -> None:
         """The supervisor's side: every stream ends, and the engine holds nothing any more."""
+        self.paused = None  # the next engine starts awake
         self.end_all(FinishReason.ERROR, f"the engine died: {reason}", AbortReason.FAULT)
         self._aborts.settle_all()
 

@@ -61,6 +61,15 @@ class GenerationFailedError(EngineError):
         self.message = message
 
 
+class EngineControlError(EngineError):
+    """An operator's request that the engine can't fulfil, in its own words: theirs to mend."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
 class ModelLoadError(EngineError):
     """A model folder, tokenizer or template that can't be used: the operator's to mend."""
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from engine.backends.base import Backend
+from engine.backends.base import Backend, EngineControls
 from engine.backends.vllm import VllmBackend
 from engine.config import DEMO_MODEL, EngineConfig
 from engine.core import EngineCore
 from engine.detokenizer import Vocabulary
-from engine.errors import ModelLoadError
+from engine.errors import ConfigError, ModelLoadError
 from engine.grammar.shared import SharedCompiler
 from engine.model import resolve_model
 from engine.prompt.renderer import PromptRenderer
 from engine.supervisor import SupervisionConfig
 from engine.tokenizer import Tokenizer
-from engine.types import ModelLimits
+from engine.types import Grammar, ModelLimits
 
 logger = logging.getLogger(__name__)
 DEMO_MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -46,6 +46,8 @@ class Engine:
     core: EngineCore
     grammars: SharedCompiler
     """Compiles the structures that requests ask for. Its owner closes it when the core is closed."""
+    controls: EngineControls | None = None
+    """Adapters and sleep, of an engine that has them."""
 
     @property
     def limits(self) -> ModelLimits:
@@ -65,8 +67,17 @@ def load_engine(config: EngineConfig) -> Engine:
     template = tokenizer.chat_template or (PLAIN_TEMPLATE if config.kind == "simulated" else None)
     renderer = PromptRenderer(tokenizer, template, datetime.now, backend.limits.context_length)
     core = EngineCore(backend, vocabulary, _supervision(config))
-    grammars = SharedCompiler(vocabulary, lambda: backend.limits)
-    return Engine(name, frozenset({config.model, own_name}), tokenizer, renderer, core, grammars)
+    grammars = SharedCompiler(vocabulary, lambda: backend.limits, _acceptance(backend))
+    aliases = frozenset({config.model, own_name})
+    if taken := sorted(config.lora_modules.keys() & (aliases | {name})):
+        raise ConfigError(f"engine.lora_modules.{taken[0]}: that is the model's own name")
+    controls = backend.controls if isinstance(backend, VllmBackend) else None
+    return Engine(name, aliases, tokenizer, renderer, core, grammars, controls)
+
+
+def _acceptance(backend: Backend) -> Callable[[Grammar], None]:
+    """The word of an engine that compiles grammars itself."""
+    return backend.accept if isinstance(backend, VllmBackend) else lambda _: None
 
 
 def _supervision(config: EngineConfig) -> SupervisionConfig:
@@ -78,6 +89,8 @@ def _supervision(config: EngineConfig) -> SupervisionConfig:
 
 
 def _create_backend(config: EngineConfig, folder: Path, tokenizer: Tokenizer) -> Backend:
+    if config.lora_modules and config.kind != "vllm":
+        raise ConfigError(f"engine.lora_modules: the {config.kind} engine has no adapters, the vllm engine has")
     creators: dict[str, Callable[[], Backend]] = {
         "transformers": lambda: _transformers(config, folder),
         "vllm": lambda: VllmBackend(config, folder),

@@ -69,6 +69,8 @@ class SamplingParams:
     """The model's own end-of-sequence ids are ordinary tokens."""
     logprobs: int | None = None
     """None: none. k: the log probability of each chosen token, and of the k likeliest."""
+    prompt_logprobs: int | None = None
+    """None: none. k: the log probability of each token of the prompt but the first, and of the k likeliest there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,9 @@ class Grammar:
 
     structure: Structure
     compiled: Any = None
-    """What the compiler made of it, for the backend alone; never changed. None where the backend compiles itself."""
+    """What the compiler made of it, for the backend alone; never changed. None before it was compiled."""
+    text: str = ""
+    """The same in llguidance's language, for a backend whose own process compiles it. Empty before it was compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +147,17 @@ class EngineRequest:
     grammar: Grammar | None = None
     """Every answer is a sentence of it, or a beginning of one where it is cut. `min_tokens` and `ignore_eos` hold the
     end back only while the sentence can go on."""
+    priority: int = 0
+    """Lower is served earlier, by an engine that has priorities; the others refuse all but 0."""
+    cache_salt: str | None = None
+    """Only requests of the same salt share blocks of the prefix cache. Where no request shares any, it holds anyway."""
+    adapter: str | None = None
+    """The LoRA adapter that changes the model, by its name; of engines that have some."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log probabilities (natural) of one generated position; minus infinity is possible."""
+    """Log probabilities (natural) of one position; minus infinity is possible."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
@@ -166,6 +176,8 @@ class SequenceOutput:
     """With STOP: the end-of-sequence or stop token, the last of `token_ids`, that ended it."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry for each of `token_ids`, where asked for."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """Where asked for, told with the first output: one entry for each of the prompt's tokens, None for the first."""
     cached_tokens: int = 0
     """Prompt tokens whose KV blocks were reused, told with the first output."""
     error: str | None = None

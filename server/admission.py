@@ -38,6 +38,7 @@ class Engine(Protocol):
     @property
     def retry_after(self) -> float: ...
 
+    paused: str | None
     scheduled_total: int
 
     def stats(self) -> EngineStats: ...
@@ -130,7 +131,7 @@ class Admission:
             raise EngineUnavailableError("the server is draining and takes no new requests; ask another one")
         if not self._core.ready:
             self.rejections["engine_down"] += 1
-            reason = self._core.failure or "the engine is not running"
+            reason = self._core.failure or self._core.paused or "the engine is not running"
             raise EngineUnavailableError(reason, retry_after=_bounded(self._core.retry_after))
 
     def _check_queue(self, sequences: int, prompt_tokens: int) -> None:

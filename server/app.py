@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.errors import EngineError
 from engine.loading import Engine
+from server.admin import admin_routes
 from server.auth import ApiKeys
 from server.config import ServerConfig
 from server.delivery import ClientGoneError, RequestIdentity, identity_headers
@@ -56,6 +57,7 @@ def create_app(engine: Engine, config: ServerConfig) -> FastAPI:
     app.include_router(stream_routes(handler))
     app.include_router(model_routes(handler, int(time.time())))
     app.include_router(operation_routes(handler))
+    app.include_router(admin_routes(handler))
     for kind in (EngineError, WireError, HTTPException, ClientGoneError):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(Exception, _answer_crash)

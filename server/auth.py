@@ -19,6 +19,10 @@ PROTECTED = ("/v1/", "/tokenize", "/detokenize")
 """Paths that need a key; health, readiness and metrics are for the operator's own network."""
 
 
+ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/is_sleeping"})
+"""Paths for operators: closed on a server that names no operator's key, also if it is open otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """Whose request it is, and what that one may use. A bound of None is none."""
@@ -36,12 +40,34 @@ class ApiKeys:
     """The keys that are let in, by their hashes."""
 
     def __init__(self, config: ServerConfig) -> None:
-        self._known = [(_configured_digest(entry.key), _record(entry, config)) for entry in config.api_keys]
+        entries = (*config.api_keys, *config.admin_keys)
+        self._known = [(_configured_digest(entry.key), _record(entry, config)) for entry in entries]
+        self._is_open = not config.api_keys
+        self._has_admin = any(entry.admin for entry in entries)
 
     def check(self, path: str, headers: Mapping[str, str]) -> ApiKey | None:
-        """The key of a request that may come in, None where none is needed. Else a 401, the same for every reason."""
-        if not self._known or not path.startswith(PROTECTED):
+        """The key of a request that may come in, None where none is needed. Else a 401, the same for every reason.
+
+        An operator's path is a 403 for a key that is no operator's, and for all where there is none.
+        """
+        if path in ADMIN:
+            return self._admin(headers)
+        if self._is_open or not path.startswith(PROTECTED):
             return None
+        return self._found(headers)
+
+    def _admin(self, headers: Mapping[str, str]) -> ApiKey:
+        if not self._has_admin:
+            message = "this server has no key for operators: set server.admin_keys (tailrace hash-key makes an entry)"
+            raise WireError(403, message, code="admin_key_required")
+        key = self._found(headers)
+        if not key.admin:
+            raise WireError(
+                403, "this is for operators: their keys are in server.admin_keys", code="admin_key_required"
+            )
+        return key
+
+    def _found(self, headers: Mapping[str, str]) -> ApiKey:
         found = [key for shown in _presented(headers) for key in self._matching(shown)]
         if not found:
             message = "a valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"

@@ -23,7 +23,7 @@ ENVIRONMENT_PREFIX = "TAILRACE__"
 """`TAILRACE__SERVER__PORT=8000` is `server.port`."""
 SHA256_PREFIX = "sha256:"
 """What a key begins with that is given by its hash."""
-LISTS = frozenset({"server.api_keys", "server.cors_origins"})
+LISTS = frozenset({"server.api_keys", "server.admin_keys", "server.cors_origins"})
 """Settings that a flag or the environment gives with commas; a key may look like a number."""
 _SHA256 = re.compile(r"sha256:[0-9a-fA-F]{64}")
 _ORIGIN = re.compile(r"\*|https?://[^/\s]+")
@@ -67,6 +67,9 @@ class ServerConfig(BaseModel):
     host: str = Field("127.0.0.1", description="address to listen on; also --host")
     port: int = Field(8000, ge=0, le=65_535, description="port to listen on, 0 for any free one; also --port")
     api_keys: tuple[ApiKeyConfig, ...] = Field((), description="keys, 'sha256:<hex>' of them, or mappings; none: open")
+    admin_keys: tuple[ApiKeyConfig, ...] = Field(
+        (), description="keys that may load adapters and put the engine to sleep, given as api_keys are; none: nobody"
+    )
     allow_open: bool = Field(False, description="serve others than this machine although there is no key")
     key_max_concurrent: int | None = Field(None, ge=1, description="each key's requests at once; null: any")
     key_requests_per_minute: int | None = Field(None, ge=1, description="each key's requests a minute; null: any")
@@ -106,14 +109,18 @@ class ServerConfig(BaseModel):
     @field_validator("api_keys")
     @classmethod
     def _each_key_has_its_name(cls, entries: tuple[ApiKeyConfig, ...]) -> tuple[ApiKeyConfig, ...]:
-        named = tuple(
-            entry if entry.name else entry.model_copy(update={"name": f"key-{number}"})
-            for number, entry in enumerate(entries, start=1)
-        )
-        names = [entry.name for entry in named]
-        if doubled := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"two keys are called {doubled!r}")
-        return named
+        return _named(entries, "key")
+
+    @field_validator("admin_keys")
+    @classmethod
+    def _each_admin_key_has_its_name(cls, entries: tuple[ApiKeyConfig, ...]) -> tuple[ApiKeyConfig, ...]:
+        return tuple(entry.model_copy(update={"admin": True}) for entry in _named(entries, "admin"))
+
+    @model_validator(mode="after")
+    def _names_are_told_apart(self) -> Self:
+        if doubled := {entry.name for entry in self.api_keys} & {entry.name for entry in self.admin_keys}:
+            raise ValueError(f"api_keys and admin_keys: both have one called {min(doubled)!r}")
+        return self
 
     @field_validator("cors_origins")
     @classmethod
@@ -127,6 +134,17 @@ class ServerConfig(BaseModel):
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key: TLS needs both")
         return self
+
+
+def _named(entries: tuple[ApiKeyConfig, ...], kind: str) -> tuple[ApiKeyConfig, ...]:
+    named = tuple(
+        entry if entry.name else entry.model_copy(update={"name": f"{kind}-{number}"})
+        for number, entry in enumerate(entries, start=1)
+    )
+    names = [entry.name for entry in named]
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two keys are called {doubled!r}")
+    return named
 
 
 class Settings(BaseModel):

@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from starlette.responses import Response
 from engine.errors import EngineError
 from engine.loading import Engine
 from engine.prompt.lowering import GenerateRequest, lower
+from engine.slumber import Slumber
 from engine.types import EngineRequest
 from server.account import Account
 from server.admission import Admission
@@ -32,6 +34,7 @@ from server.lifecycle import Delivery, Generation
 from server.log import log_request
 from server.metrics import Metrics
 from server.plan import AnswerPlan
+from server.served_models import ServedModels
 from server.services import AnswerServices, configured_timeouts
 from server.threads import off_the_loop
 from server.timer import StreamTimer
@@ -55,6 +58,8 @@ class Handler:
         self.engine = engine
         self.config = config
         self._fingerprint = fingerprint(engine.model_name, engine.core.backend.name)
+        self.models = ServedModels(engine)
+        self.slumber = None if engine.controls is None else Slumber(engine.core, engine.controls)
         self.admission = Admission(engine.core, config)
         self.grammars = Grammars(engine.grammars)
         self.audit = AuditLog.from_config(config)
@@ -64,6 +69,8 @@ class Handler:
             queue_limit=config.max_queued_requests,
         )
         self.metrics.watch_admission(self.admission)
+        if engine.controls is not None:
+            self.metrics.watch_controls(engine.controls)
         if self.audit is not None:
             self.metrics.watch_audit(self.audit)
         self.requests = KnownRequests(UsageRecords(config.usage_retention_seconds, config.usage_max_records))
@@ -109,12 +116,6 @@ class Handler:
         account.ended_at = time.monotonic()
         self._closed(account)
 
-    def check_model(self, asked: str | None) -> None:
-        """An absent model is the served one; any other name is a 404."""
-        if asked is not None and asked != self.engine.model_name and asked not in self.engine.model_aliases:
-            message = f"the model {asked[:SHOWN]!r} does not exist here; this server serves {self.engine.model_name!r}"
-            raise WireError(404, message, code="model_not_found", param="model")
-
     def _open_account(self, request: Request) -> Account:
         self.metrics.opened()
         return Account(
@@ -130,8 +131,9 @@ class Handler:
     async def _plan(self, parsed: ParsedRequest, account: Account, body: bytes, key: ApiKey | None) -> AnswerPlan:
         account.streams = parsed.streams
         account.ignored_fields = tuple(name[:SHOWN] for name in parsed.ignored_fields[:SHOWN])
-        self.check_model(parsed.asked_model)
-        generate = parsed.lower(account.request_id)
+        adapter = self.models.adapter(parsed.asked_model)
+        account.model = adapter or self.engine.model_name
+        generate = replace(parsed.lower(account.request_id), adapter=adapter)
         self.admission.check(key)
         requests = await self._lower(generate, len(body))
         for request in requests:
@@ -143,7 +145,7 @@ class Handler:
         context = AnswerContext(
             request_id=account.request_id,
             created=int(time.time()),
-            model=self.engine.model_name,
+            model=account.model,
             prompt_tokens=account.prompt_tokens,
             choices=len(requests),
             token_bytes=self.engine.core.vocabulary.token_bytes,

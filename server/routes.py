@@ -45,29 +45,19 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
     router = APIRouter()
     engine = handler.engine
 
-    def card() -> dict[str, Any]:
-        return {
-            "id": engine.model_name,
-            "object": "model",
-            "created": created,
-            "owned_by": "tailrace",
-            "max_model_len": engine.limits.context_length,
-        }
-
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [card()]}
+        return {"object": "list", "data": handler.models.cards(created)}
 
     @router.get("/v1/models/{model_id:path}")
     async def model(model_id: str) -> dict[str, Any]:
-        handler.check_model(model_id)
-        return card()
+        return handler.models.card(handler.models.adapter(model_id), created)
 
     @router.post("/tokenize", openapi_extra=_body_of(TokenizeRequest))
     async def tokenize(request: Request) -> dict[str, Any]:
         body = await handler.body(request)
         asked = parse_body(TokenizeRequest, body)
-        handler.check_model(asked.model)
+        handler.models.adapter(asked.model)
         source = asked.source()
         if isinstance(source, str):
             encode = partial(engine.tokenizer.encode, source, add_special_tokens=asked.add_special_tokens)
@@ -79,7 +69,7 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
     @router.post("/detokenize", openapi_extra=_body_of(DetokenizeRequest))
     async def detokenize(request: Request) -> dict[str, Any]:
         asked = parse_body(DetokenizeRequest, await handler.body(request))
-        handler.check_model(asked.model)
+        handler.models.adapter(asked.model)
         detokenizer = IncrementalDetokenizer(engine.core.vocabulary, skip_special_tokens=False)
         return {"prompt": detokenizer.push(asked.tokens) + detokenizer.finish()}
 
@@ -115,9 +105,10 @@ def operation_routes(handler: Handler) -> APIRouter:
 
     @router.api_route("/ready", methods=["GET", "HEAD"])
     async def ready() -> JSONResponse:
+        core = handler.engine.core
         if handler.admission.ready:
             return JSONResponse({"status": "ready"})
-        reason = "draining" if handler.admission.draining else handler.engine.core.failure or "starting"
+        reason = "draining" if handler.admission.draining else core.failure or core.paused or "starting"
         return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
 
     @router.get("/metrics")

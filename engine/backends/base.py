@@ -5,7 +5,7 @@ Never text, never HTTP: a backend speaks token ids.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from engine.types import EngineRequest, EngineStats, ModelLimits, StepOutputs
@@ -59,3 +59,33 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Stops the engine and frees what it holds, in bounded time even if it hangs. Legal at any time, and twice."""
+
+
+class EngineControls(Protocol):
+    """What an operator may ask of an engine that has LoRA adapters and sleep. On the event loop's thread.
+
+    All raise `EngineUnavailableError` while there is no engine, and `EngineControlError` for what it refused.
+    """
+
+    sleep_level: int
+    """0 while the engine is awake; 1: its weights are in the machine's memory; 2: they are gone. A restart wakes it."""
+    most_adapters: int
+    """Adapters that one step can serve; 0 where there are none."""
+
+    def adapters(self) -> Mapping[str, str]:
+        """Folders of the loaded adapters, by the name that clients ask for."""
+
+    def adapters_in_use(self) -> tuple[Collection[str], Collection[str]]:
+        """Names of those with running sequences, and of those with waiting ones."""
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Under a name of its own or in place of another, whose running sequences end with the old weights."""
+
+    async def unload_adapter(self, name: str) -> None:
+        """No sequence gets it any more; running ones end with it. An unknown name is no error."""
+
+    async def sleep(self, level: int) -> None:
+        """Frees the engine's memory. No sequence may be live."""
+
+    async def wake_up(self) -> None:
+        """The opposite: weights are back as they were when this returns."""

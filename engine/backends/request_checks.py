@@ -30,6 +30,18 @@ def refuse_structure(request: EngineRequest, reason: str) -> None:
         raise UnsupportedParameterError(request.grammar.structure.param, reason)
 
 
+def refuse_priority(request: EngineRequest, reason: str) -> None:
+    """For an engine that serves first what came first. `UnsupportedParameterError`."""
+    if request.priority:
+        raise UnsupportedParameterError("priority", reason)
+
+
+def refuse_cache_salt(request: EngineRequest, reason: str) -> None:
+    """For an engine whose prefix cache is one for all requests. `UnsupportedParameterError`."""
+    if request.cache_salt is not None:
+        raise UnsupportedParameterError("cache_salt", reason)
+
+
 def _check_ids(request: EngineRequest, vocab_size: int) -> None:
     for param, token_ids in (("prompt", request.prompt_token_ids), ("logit_bias", request.sampling.logit_bias)):
         for token_id in token_ids:

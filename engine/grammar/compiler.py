@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -47,10 +48,19 @@ class _Entry:
 class GrammarCompiler:
     """One model's grammars. Refusals are remembered like successes, all but those for the time that they took."""
 
-    def __init__(self, tokens: GrammarTokens | None, limits: GrammarLimits | None = None) -> None:
-        """`tokens` None: the model's tokenizer does not tell its bytes, and every structure is refused."""
+    def __init__(
+        self,
+        tokens: GrammarTokens | None,
+        limits: GrammarLimits | None = None,
+        accept: Callable[[Grammar], None] = lambda _: None,
+    ) -> None:
+        """`tokens` None: the model's tokenizer does not tell its bytes, and every structure is refused.
+
+        `accept` is the engine's own word on what was compiled: it raises `StructureError` for what it can't follow.
+        """
         self._tokens = tokens
         self._limits = limits or GrammarLimits()
+        self._accept = accept
         self._cache: OrderedDict[Key, _Entry] = OrderedDict()
         self._cached_bytes = 0
         self._cache_lock = threading.Lock()
@@ -124,7 +134,12 @@ class GrammarCompiler:
         matcher = build_matcher(self._own_tokenizer(), rehearsed.grammar)
         if matcher.is_error():
             return _Entry(matcher.get_error(), size)
-        return self._remember(structure, _Entry(Grammar(structure, matcher), 2 * size + rehearsed.memory_bytes))
+        grammar = Grammar(structure, matcher, rehearsed.grammar)
+        try:
+            self._accept(grammar)
+        except StructureError as refused:
+            return self._remember(structure, _Entry(str(refused), size))
+        return self._remember(structure, _Entry(grammar, 2 * size + rehearsed.memory_bytes))
 
     def _own_tokenizer(self) -> LLTokenizer:
         assert self._tokens is not None  # noqa: S101 - `compile` refused before

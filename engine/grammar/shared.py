@@ -17,10 +17,16 @@ from engine.types import Grammar, ModelLimits, Structure
 class SharedCompiler:
     """`GrammarCompiler` for one engine. Any threads may call it."""
 
-    def __init__(self, vocabulary: Vocabulary, limits: Callable[[], ModelLimits]) -> None:
-        """`limits`: the model's, asked once, after the engine was started."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        limits: Callable[[], ModelLimits],
+        accept: Callable[[Grammar], None] = lambda _: None,
+    ) -> None:
+        """`limits`: the model's, asked once, after the engine was started. `accept`: see `GrammarCompiler`."""
         self._vocabulary = vocabulary
         self._limits = limits
+        self._accept = accept
         self._lock = threading.Lock()
         self._compiler: GrammarCompiler | None = None
 
@@ -28,7 +34,8 @@ class SharedCompiler:
         """See `GrammarCompiler.compile`; the first call takes a second or two longer."""
         with self._lock:
             if self._compiler is None:
-                self._compiler = GrammarCompiler(GrammarTokens.of_model(self._vocabulary, self._limits()))
+                tokens = GrammarTokens.of_model(self._vocabulary, self._limits())
+                self._compiler = GrammarCompiler(tokens, accept=self._accept)
         return self._compiler.compile(structure)
 
     def remembered(self, structure: Structure) -> Grammar | None:

@@ -35,6 +35,12 @@ class GenerateRequest:
     simulation: Simulation | None = None
     structure: Structure | None = None
     """What every choice has to look like."""
+    priority: int = 0
+    """Lower is served earlier."""
+    cache_salt: str | None = None
+    """Only requests of the same salt share what the engine remembers of prompts."""
+    adapter: str | None = None
+    """The LoRA adapter that the request's model names."""
 
 
 def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimits) -> list[EngineRequest]:
@@ -54,7 +60,18 @@ def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimit
             index = len(lowered)
             sampling = replace(request.sampling, max_tokens=max_tokens, seed=_seed(request.sampling.seed, index))
             request_id = f"{request.request_id}-{index}"
-            lowered.append(EngineRequest(request_id, token_ids, sampling, request.simulation, grammar))
+            lowered.append(
+                EngineRequest(
+                    request_id=request_id,
+                    prompt_token_ids=token_ids,
+                    sampling=sampling,
+                    simulation=request.simulation,
+                    grammar=grammar,
+                    priority=request.priority,
+                    cache_salt=request.cache_salt,
+                    adapter=request.adapter,
+                )
+            )
     return lowered
 
 

@@ -45,6 +45,12 @@ class AccountMetrics:
             ("key", "kind"),
             registry=registry,
         )
+        self._model_tokens = Counter(
+            "tailrace_model_tokens",
+            "Tokens of answers, by the model that was asked for: the model's own name, or an adapter's",
+            ("model", "kind"),
+            registry=registry,
+        )
         self._first_token = Histogram(
             "tailrace_time_to_first_token_seconds",
             "From a request's arrival until the engine sampled its first token",
@@ -76,6 +82,8 @@ class AccountMetrics:
         if account.key_name is not None:
             for kind in ("prompt", "generated", "delivered"):
                 self._key_tokens.labels(account.key_name, kind).inc(getattr(account, f"{kind}_tokens"))
+        for kind in ("prompt", "generated", "delivered"):
+            self._model_tokens.labels(account.model, kind).inc(getattr(account, f"{kind}_tokens"))
         self._observe(account, end_state.value)
 
     def _observe(self, account: Account, end_state: str) -> None:

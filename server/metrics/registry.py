@@ -10,6 +10,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from engine.backends.base import EngineControls
 from engine.core import EngineCore
 from engine.types import AbortReason
 from server.account import Account
@@ -46,13 +47,18 @@ class Metrics:
         self._vllm = VllmMetrics(registry, model_name)
         self._engine = EngineCollector(core, queue_limit)
         registry.register(self._engine)
-        registry.register(VllmCollector(core, model_name, self._engine.rejections))
+        self._read = VllmCollector(core, model_name, self._engine.rejections)
+        registry.register(self._read)
         ProcessCollector(registry=registry)
         core.on_freed = self._freed
 
     def watch_admission(self, admission: Admission) -> None:
         """Its rejections are read at each scrape."""
         self._engine.admission = admission
+
+    def watch_controls(self, controls: EngineControls) -> None:
+        """Adapters in use and the engine's sleep are read at each scrape."""
+        self._read.controls = controls
 
     def watch_audit(self, audit: AuditLog) -> None:
         """Its drops are read at each scrape."""

@@ -2,12 +2,12 @@
 
 Unlike vLLM's own they leave no request out: one whose client left is an abort in `request_success`, and is in the
 histograms with what it got. A request with n choices is one request in the histograms and n sequences in the gauges.
-Never here, since they would be made up: LoRA's (none can be loaded), `iteration_tokens_total` (an engine step does not
-tell its prefill).
+Never here, since it would be made up: `iteration_tokens_total` (an engine step does not tell its prefill).
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.backends.base import EngineControls
 from engine.core import EngineCore
 from engine.types import FinishReason
 from server.account import Account
@@ -25,6 +26,8 @@ from server.metrics.gaps import GapHistogram
 ENGINE = "0"
 """One engine to a server."""
 _LABELS = ("model_name", "engine")
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""By level, as vLLM calls them."""
 
 
 def _between(begin: float | None, end: float | None) -> float | None:
@@ -147,6 +150,15 @@ def _finish_reasons(account: Account, end_state: EndState) -> Tally[str]:
     return reasons
 
 
+def _adapters(controls: EngineControls) -> Metric:
+    """As vLLM's: the names are labels, and the value is the time, by which readers find the newest."""
+    running, waiting = (",".join(sorted(names)) for names in controls.adapters_in_use())
+    labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+    family = GaugeMetricFamily("vllm:lora_requests_info", "LoRA adapters of sequences in the engine", labels=labels)
+    family.add_metric((str(controls.most_adapters), waiting, running), time.time())
+    return family
+
+
 class VllmCollector(Collector):
     """What is read of the engine at the time of a scrape."""
 
@@ -154,6 +166,8 @@ class VllmCollector(Collector):
         self._core = core
         self._rejections = rejections
         self._labels = {"model_name": model_name, "engine": ENGINE}
+        self.controls: EngineControls | None = None
+        """Of an engine that has some."""
 
     def collect(self) -> Iterator[Metric]:
         stats = self._core.stats()
@@ -173,6 +187,17 @@ class VllmCollector(Collector):
         for reason, count in self._rejections().items():
             rejected.add_metric((self._labels["model_name"], reason), count)
         yield rejected
+        if self.controls is not None:
+            yield self._sleep_state(self.controls)
+            if self.controls.most_adapters:
+                yield _adapters(self.controls)
+
+    def _sleep_state(self, controls: EngineControls) -> Metric:
+        labels = (*self._labels, "sleep_state")
+        family = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the state that the engine is in", labels=labels)
+        for level, state in enumerate(_SLEEP_STATES):
+            family.add_metric((*self._labels.values(), state), controls.sleep_level == level)
+        return family
 
     def _gauge(self, name: str, documentation: str, value: float, extra: Mapping[str, str] | None = None) -> Metric:
         labels = self._labels | dict(extra or {})

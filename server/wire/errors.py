@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.errors import (
+    EngineControlError,
     EngineError,
     EngineOverloadedError,
     EngineUnavailableError,
@@ -49,6 +50,8 @@ def facts_of(error: BaseException) -> ErrorFacts:
             return ErrorFacts(error.status, error.message, error.code, error.param)
         case InvalidRequestError():
             return ErrorFacts(400, error.message, error.code, error.param)
+        case EngineControlError():
+            return ErrorFacts(400, error.message, "engine_control_failed", error.param)
         case EngineOverloadedError():
             return ErrorFacts(429, error.message, error.code, retry_after=error.retry_after)
         case EngineUnavailableError():

@@ -21,6 +21,7 @@ MAX_CHOICES = 128
 MAX_STOPS = 1_000
 MAX_STOP_CHARACTERS = 16_384
 """Of all stop strings of a request together: each is a node of the automaton that looks for them."""
+MAX_SALT_CHARACTERS = 1_024
 MAX_SECONDS = 1e6
 INT64 = 2**63 - 1
 TokenId = Annotated[int, Field(ge=-INT64, le=INT64)]
@@ -109,6 +110,8 @@ class SamplingFields(StructureFields):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
+    priority: int | None = Field(None, ge=-INT64 - 1, le=INT64)
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
     simulate: SimulateField | None = None
     timeouts: TimeoutsField | None = None
     user: str | None = None

@@ -22,6 +22,7 @@ class FakeEngine:
 
     ready: bool = True
     failure: str | None = None
+    paused: str | None = None
     retry_after: float = 7.0
     scheduled_total: int = 0
     waiting: int = 0

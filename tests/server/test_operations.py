@@ -89,7 +89,7 @@ def test_metrics_are_prometheus_text(http: httpx.Client) -> None:
     assert all(family.documentation for family in families)
     labels = {name for family in families for sample in family.samples for name in sample.labels}
     ours = {"endpoint", "end_state", "phase", "reason", "le", "model_name", "engine", "finished_reason"}
-    assert labels <= ours | {"block_size", "num_gpu_blocks"}
+    assert labels <= ours | {"block_size", "num_gpu_blocks", "model", "kind"}
 
 
 def test_a_request_is_counted_once(http: httpx.Client, echo_server: RunningServer) -> None:

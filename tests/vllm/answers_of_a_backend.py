@@ -23,6 +23,7 @@ class Answer:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     grouping: list[int] = field(default_factory=list)
     """Tokens in each step."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
@@ -49,6 +50,7 @@ async def ask(backend: Backend, *requests: EngineRequest) -> list[Answer]:
             answer = answers[output.request_id]
             answer.token_ids += output.token_ids
             answer.logprobs += output.logprobs or []
+            answer.prompt_logprobs = output.prompt_logprobs or answer.prompt_logprobs
             answer.grouping.append(len(output.token_ids))
             answer.cached_tokens += output.cached_tokens
             answer.finish_reason, answer.stop_token_id = output.finish_reason, output.stop_token_id

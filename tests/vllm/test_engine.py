@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.errors import ContextLengthError, InvalidRequestError
+from engine.detokenizer import Vocabulary
+from engine.errors import ContextLengthError, InvalidRequestError, UnsupportedParameterError
+from engine.grammar.shared import SharedCompiler
+from engine.tokenizer import Tokenizer
 from engine.types import FinishReason
 from tests.engine.backends.vllm_engines import SharedEngine
+from tests.engine.grammar.ten_schemas import SCHEMAS, prompt, structure, validates
 from tests.vllm.answers_of_a_backend import PROMPT, ask, greedy, next_step
 
 REPEATED = [1, *[4093, 198, 19556, 28, 339, 5248] * 12]
@@ -137,3 +143,56 @@ async def test_speculation_changes_no_greedy_text(shared: SharedEngine) -> None:
     assert max(plain[0].grouping) == 1
     assert max(guessed[0].grouping) > 1
     assert all(answer.finish_reason is FinishReason.LENGTH for answer in guessed)
+
+
+async def test_guesses_stay_within_a_structure(shared: SharedEngine, demo_model: Path) -> None:
+    """Several tokens in a step, and every answer is valid by its schema, as it is without guesses."""
+    tokenizer = Tokenizer.from_folder(demo_model)
+    async with shared.started(vllm={"speculative_config": SPECULATIVE}) as backend:
+        compiler = SharedCompiler(Vocabulary.from_tokenizer(tokenizer.backend), lambda: backend.limits, backend.accept)
+        requests = [
+            replace(
+                greedy(name, prompt(tokenizer, question), max_tokens=200, ignore_eos=False),
+                grammar=await asyncio.to_thread(compiler.compile, structure(name)),
+            )
+            for name, (question, _) in SCHEMAS.items()
+        ]
+        answers = await ask(backend, *requests)
+        await asyncio.to_thread(compiler.close)
+    for request, answer in zip(requests, answers, strict=True):
+        assert answer.finish_reason is FinishReason.STOP
+        assert validates(request.request_id, tokenizer.decode(answer.token_ids[:-1]))
+    assert max(max(answer.grouping) for answer in answers) > 1
+
+
+async def test_log_probabilities_of_the_prompt(shared: SharedEngine) -> None:
+    """One entry a token but the first, with the first output, also where the prompt takes several steps."""
+    text = [number % 20_000 + 900 for number in range(150)]
+    async with shared.started(vllm={"speculative_config": SPECULATIVE}) as backend:
+        long, short, none = await ask(
+            backend,
+            greedy("long", text, max_tokens=2, prompt_logprobs=2),
+            greedy("short", max_tokens=2, prompt_logprobs=0),
+            greedy("none", max_tokens=2),
+        )
+        assert none.prompt_logprobs is None
+        assert len(short.prompt_logprobs or ()) == len(PROMPT)
+        assert long.prompt_logprobs is not None
+        assert len(long.prompt_logprobs) == len(text)
+        assert long.prompt_logprobs[0] is None
+        for entry in long.prompt_logprobs[1:]:
+            assert entry is not None
+            assert entry.chosen <= entry.top[0][1]
+            assert len(entry.top) == 2
+        with pytest.raises(InvalidRequestError) as refused:
+            backend.check(greedy("much", prompt_logprobs=10**6))
+        assert refused.value.param == "prompt_logprobs"
+
+
+async def test_engines_without_a_policy_refuse_priorities(shared: SharedEngine) -> None:
+    """By name; the one that everything has is no priority."""
+    async with shared.started(vllm={"speculative_config": SPECULATIVE}) as backend:
+        backend.check(replace(greedy("r"), priority=0))
+        with pytest.raises(UnsupportedParameterError) as refused:
+            backend.check(replace(greedy("r"), priority=1))
+        assert refused.value.param == "priority"

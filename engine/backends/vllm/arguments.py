@@ -46,6 +46,9 @@ NULL_BLOCKS = 1
 """Of vLLM's blocks one is a placeholder that holds nothing."""
 CPU_PREFILL_TOKENS = 64
 """Prompt tokens of one step on a CPU, beside `max_num_seqs` decoding sequences."""
+MOST_ADAPTERS = 32
+"""Adapters that are loaded at a time unless `max_cpu_loras` says otherwise: with vLLM's default of one it would read
+them from disk again in mid-generation, where a folder that is gone ends the engine."""
 CPU_CACHE_SHARE = 4
 """On a CPU the KV cache takes this part of the free memory unless told otherwise: one in so many."""
 
@@ -62,6 +65,10 @@ def engine_arguments(config: EngineConfig, folder: Path) -> dict[str, Any]:
         arguments[theirs] = value
     if current_platform.is_cpu():
         arguments = cpu_defaults(arguments.get("max_num_seqs") or config.max_num_seqs, _guesses(arguments)) | arguments
+    if config.lora_modules and not arguments.setdefault("enable_lora", True):
+        raise ConfigError("engine.lora_modules and engine.vllm.enable_lora disagree: adapters need it to be true")
+    if arguments.get("enable_lora"):
+        arguments.setdefault("max_cpu_loras", max(MOST_ADAPTERS, arguments.get("max_loras") or 1))
     return {"use_tqdm_on_load": False} | arguments | {"model": str(folder)}
 
 

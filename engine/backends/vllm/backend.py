@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine.backends.mailbox import StepMailbox
 from engine.backends.model_folder import read_limits
-from engine.backends.request_checks import check_request, refuse_structure
+from engine.backends.request_checks import check_request
+from engine.backends.vllm.adapters import Adapters
+from engine.backends.vllm.controls import VllmControls
 from engine.backends.vllm.counts import EngineCounts
 from engine.backends.vllm.environment import prepare_import
 from engine.backends.vllm.ledger import SequenceLedger
@@ -22,7 +24,7 @@ from engine.backends.vllm.outbox import Outbox
 from engine.backends.vllm.version import require_tested_vllm
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailableError, ModelLoadError
-from engine.types import EngineRequest, EngineStats, StepOutputs
+from engine.types import EngineRequest, EngineStats, Grammar, StepOutputs
 
 if TYPE_CHECKING:
     from engine.backends.vllm.launch import LaunchedEngine
@@ -52,7 +54,7 @@ class VllmBackend:
         except ImportError as error:
             raise ModelLoadError(f"the vllm engine can't be imported: {error}") from error
         self._arguments = engine_arguments(config, model_folder)
-        engine_config(self._arguments)  # for its refusals: each start makes its own, which the engine then changes
+        checked = engine_config(self._arguments)  # for its refusals: each start makes its own, which the engine changes
         self.limits = read_limits(config, model_folder)
         self._engine: LaunchedEngine | None = None
         self._lowering: RequestLowering | None = None
@@ -60,6 +62,8 @@ class VllmBackend:
         self._tasks: list[asyncio.Task[None]] = []
         self._launching: asyncio.Future[LaunchedEngine] | None = None
         self._ledger = SequenceLedger()
+        self._adapters = Adapters(0 if checked.lora_config is None else int(checked.lora_config.max_cpu_loras))
+        self.controls = VllmControls(self._adapters, config.lora_modules, self._ledger)
         self._counts = EngineCounts()
         self._mailbox = StepMailbox(NOT_UP)
 
@@ -75,15 +79,25 @@ class VllmBackend:
             raise
         if self._launching is not launching:  # `close` took it while it was loading
             return
-        self._launching = None
-        self._begin(engine)
+        self._launching, self._engine = None, engine
+        try:
+            await self.controls.begin(engine)
+        except BaseException:
+            await self.close()
+            raise
+        if self._engine is engine:  # and not closed meanwhile
+            self._begin(engine)
 
     def check(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError` for what does not fit and what vLLM would refuse, by our fields' names."""
-        refuse_structure(request, "the vllm engine's own structured output is not connected to this server")
         check_request(request, self.limits, None)
         if self._lowering is not None:
             self._lowering.lower(request, request.request_id)
+
+    def accept(self, grammar: Grammar) -> None:
+        """Has vLLM check a compiled grammar. `StructureError`. Blocks: for the thread that compiles."""
+        if self._lowering is not None:
+            self._lowering.accept(grammar)
 
     def submit(self, request: EngineRequest) -> None:
         """Queues a sequence for the engine process."""
@@ -129,8 +143,7 @@ class VllmBackend:
 
     def _begin(self, engine: LaunchedEngine) -> None:
         self.limits = replace(self.limits, context_length=engine.context_length)
-        self._engine = engine
-        self._lowering = engine.lowering(self.limits.eos_token_ids)
+        self._lowering = engine.lowering(self.limits.eos_token_ids, self._adapters)
         self._outbox = Outbox(engine.client, self._lost)
         self._counts.begin(engine.kv_blocks, engine.engines, engine.block_size)
         self._mailbox.open()
@@ -177,6 +190,7 @@ class VllmBackend:
     def _end(self, reason: str) -> None:
         """Ends what the engine left without an end, and lets `next_step` say why."""
         self._outbox = None
+        self.controls.end()
         self._counts.end()
         ended = self._ledger.end_all(self._mailbox.end(reason))
         if ended.outputs:

@@ -1,4 +1,4 @@
-"""What of ours runs inside vLLM's engine process: a scheduler that says more, and the process's end with ours.
+"""What of ours runs inside vLLM's engine process: a scheduler that says more, the grammars' bounds, its end with ours.
 
 Never changes what is scheduled. vLLM names the requests that left its scheduler only where there are several
 engines, and tells that a prompt is begun only with its first token.
@@ -19,6 +19,8 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 
+from engine.backends.vllm.grammars import share_grammars
+
 logger = logging.getLogger(__name__)
 ORPHAN_GRACE = 10.0
 """Seconds that an engine whose server is gone may take to end by itself."""
@@ -28,9 +30,11 @@ class _Telling:
     """Adds to each step's word: ids of the requests that are gone, and of those whose prefill began without a token."""
 
     requests: dict[str, Any]
+    structured_output_manager: Any
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings | {"include_finished_set": True})
+        share_grammars(self.structured_output_manager)
         end_with_server()
 
     def update_from_output(self, scheduled: Any, computed: Any) -> dict[int, EngineCoreOutputs]:

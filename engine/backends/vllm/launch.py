@@ -14,17 +14,19 @@ from pydantic import ValidationError
 from vllm.config import VllmConfig
 from vllm.config.logging import LoggingConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
 from vllm.renderers.registry import renderer_from_config
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.executor import Executor
 
+from engine.backends.vllm.adapters import Adapter, Adapters
 from engine.backends.vllm.arguments import NULL_BLOCKS
 from engine.backends.vllm.child_log import CHILD_LOGGING
 from engine.backends.vllm.engine_process import telling
 from engine.backends.vllm.environment import prepare_children
 from engine.backends.vllm.processes import EngineProcesses, deaf_to_the_keyboard, kill_engine_processes
-from engine.backends.vllm.requests import RequestLowering
+from engine.backends.vllm.requests import GRAMMARS, RequestLowering, lora_request
 from engine.errors import ConfigError, ModelLoadError
 
 logger = logging.getLogger(__name__)
@@ -44,10 +46,22 @@ def engine_config(arguments: dict[str, Any]) -> VllmConfig:
         raise ConfigError(f"vLLM refuses its configuration: {'; '.join(faults)}") from error
     except (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError, OSError) as error:
         raise ConfigError(f"vLLM refuses its configuration: {error}") from error
+    _choose_grammars(config)
     scheduler = config.scheduler_config
     scheduler.scheduler_cls = telling(scheduler.get_scheduler_cls())
     config.logging_config = LoggingConfig(configure_logging=True, pylogging_config_file=str(CHILD_LOGGING))
     return config
+
+
+def _choose_grammars(config: VllmConfig) -> None:
+    """The language in which the server tries structures out: none that was not tried may reach the engine."""
+    chosen = config.structured_outputs_config
+    if chosen.backend not in ("auto", GRAMMARS):
+        raise ConfigError(
+            f"engine.vllm.structured_outputs_config: backend can't be {chosen.backend!r}: the server tries every "
+            f"structure out for {GRAMMARS!r}, since one that was not could end the engine"
+        )
+    chosen.backend = GRAMMARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +101,23 @@ class LaunchedEngine:
         """Its client has noticed."""
         return bool(self.client.resources.engine_dead)
 
-    def lowering(self, eos_token_ids: frozenset[int]) -> RequestLowering:
+    @property
+    def most_adapters(self) -> int:
+        """LoRA adapters in one step; 0 where there are none."""
+        return 0 if self.config.lora_config is None else int(self.config.lora_config.max_loras)
+
+    @property
+    def can_sleep(self) -> bool:
+        """It was told to be able to, or is on a machine where sleep only stops it: there is no GPU's memory to free."""
+        return bool(self.config.model_config.enable_sleep_mode) or not current_platform.is_sleep_mode_available()
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        """Reads its weights into memory, from where every sequence that names it gets them."""
+        await self.client.add_lora_async(lora_request(adapter))
+
+    def lowering(self, eos_token_ids: frozenset[int], adapters: Adapters) -> RequestLowering:
         """What turns requests into this engine's; the ids end a sequence beside vLLM's own."""
-        return RequestLowering(self.processor, eos_token_ids)
+        return RequestLowering(self.processor, eos_token_ids, adapters)
 
     def why_dead(self) -> str:
         """What is known of the engine's end."""

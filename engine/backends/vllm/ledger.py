@@ -31,6 +31,9 @@ class Held:
     request_id: str
     logprobs: int | None
     """How many of the likeliest tokens were asked for."""
+    prompt_logprobs: int | None = None
+    """The same for each of the prompt's tokens."""
+    adapter: str | None = None
     scheduled: bool = False
     aborted: bool = False
 
@@ -52,10 +55,17 @@ class SequenceLedger:
     def request_ids(self) -> set[str]:
         return {held.request_id for held in self._held.values()}
 
+    def adapters(self) -> tuple[set[str], set[str]]:
+        """The adapters of sequences that the engine began, and of those that wait."""
+        used = [(held.adapter, held.scheduled) for held in self._held.values() if held.adapter is not None]
+        return {name for name, begun in used if begun}, {name for name, begun in used if not begun}
+
     def add(self, request: EngineRequest) -> str:
         """Returns the key under which the sequence goes to the engine."""
         key = f"{request.request_id}#{next(self._numbers)}"
-        self._held[key] = Held(request.request_id, request.sampling.logprobs)
+        self._held[key] = Held(
+            request.request_id, request.sampling.logprobs, request.sampling.prompt_logprobs, request.adapter
+        )
         self._keys[request.request_id] = key
         return key
 
@@ -110,6 +120,9 @@ class SequenceLedger:
         taken = SequenceOutput(held.request_id, output.new_token_ids)
         if output.new_logprobs is not None and held.logprobs is not None:
             taken.logprobs = list(_logprobs(output.new_logprobs, held.logprobs))
+        if output.new_prompt_logprobs_tensors is not None and held.prompt_logprobs is not None:
+            rows = _logprobs(output.new_prompt_logprobs_tensors, held.prompt_logprobs)
+            taken.prompt_logprobs = [None, *rows]  # nothing comes before the first token
         if output.prefill_stats is not None:
             taken.cached_tokens = output.prefill_stats.num_cached_tokens
         if reason is not None:

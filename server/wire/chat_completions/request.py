@@ -62,6 +62,8 @@ class ChatRequest(SamplingFields):
             n=self.n or 1,
             simulation=None if self.simulate is None else self.simulate.lower(),
             structure=self.structure(),
+            priority=self.priority or 0,
+            cache_salt=self.cache_salt,
         )
 
     def conversation(self) -> Conversation:

@@ -62,6 +62,8 @@ class CompletionRequest(SamplingFields):
             n=n,
             simulation=None if self.simulate is None else self.simulate.lower(),
             structure=self.structure(),
+            priority=self.priority or 0,
+            cache_salt=self.cache_salt,
         )
 
     def encoder(self, context: AnswerContext) -> StreamEncoder:

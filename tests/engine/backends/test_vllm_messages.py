@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from engine.backends.vllm import VllmBackend
 from engine.backends.vllm.child_log import ChildFormatter, Unexpected
 from engine.backends.vllm.counts import EngineCounts
 from engine.backends.vllm.ledger import SequenceLedger
 from engine.backends.vllm.outbox import Outbox
 from engine.config import EngineConfig
-from engine.errors import ModelLoadError, UnsupportedParameterError
+from engine.errors import ModelLoadError
 from engine.loading import load_engine
-from engine.types import EngineRequest, FinishReason, Grammar, SamplingParams, Structure, StructureKind
+from engine.types import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
 
 pytestmark = pytest.mark.anyio
 
 
-def request(request_id: str, logprobs: int | None = None) -> EngineRequest:
-    return EngineRequest(request_id, [1], SamplingParams(max_tokens=9, logprobs=logprobs))
+def request(request_id: str, logprobs: int | None = None, **sampling: Any) -> EngineRequest:
+    return EngineRequest(request_id, [1], SamplingParams(max_tokens=9, logprobs=logprobs, **sampling))
 
 
 def output(key: str, *token_ids: int, finish: str | None = None, events: tuple[str, ...] = (), **more: Any) -> Any:
@@ -34,7 +34,7 @@ def output(key: str, *token_ids: int, finish: str | None = None, events: tuple[s
         new_token_ids=list(token_ids),
         finish_reason=None if finish is None else SimpleNamespace(name=finish),
         events=[SimpleNamespace(type=SimpleNamespace(name=name)) for name in events],
-        **{"new_logprobs": None, "prefill_stats": None} | more,
+        **{"new_logprobs": None, "new_prompt_logprobs_tensors": None, "prefill_stats": None} | more,
     )
 
 
@@ -240,10 +240,26 @@ def test_the_engines_process_logs_json() -> None:
     assert '"message": "else: x"' in ChildFormatter().format(record)
 
 
-def test_a_structure_is_refused_by_its_field() -> None:
-    """Until vLLM's own is connected: never an answer that ignores it."""
-    backend = object.__new__(VllmBackend)  # an engine is not asked
-    grammar = Grammar(Structure(StructureKind.REGEX, "a+", "guided_regex"))
-    with pytest.raises(UnsupportedParameterError, match="vllm") as refused:
-        backend.check(EngineRequest("a", [1], SamplingParams(max_tokens=1), grammar=grammar))
-    assert refused.value.param == "guided_regex"
+def test_log_probabilities_of_the_prompt_come_with_the_first_output() -> None:
+    """Nothing for the prompt's first token, and as many of the likeliest as were asked for."""
+    rows = SimpleNamespace(
+        logprob_token_ids=SimpleNamespace(tolist=lambda: [[5, 3], [4, 4]]),
+        logprobs=SimpleNamespace(tolist=lambda: [[-2.0, -0.1], [-0.5, -0.5]]),
+    )
+    ledger = SequenceLedger()
+    asked, silent = ledger.add(request("a", prompt_logprobs=1)), ledger.add(request("b"))
+    step = ledger.take(message(*(output(key, 7, new_prompt_logprobs_tensors=rows) for key in (asked, silent))))
+    told, none = step.outputs
+    assert none.prompt_logprobs is None
+    assert told.prompt_logprobs == [None, TokenLogprobs(-2.0, ((3, -0.1),)), TokenLogprobs(-0.5, ((4, -0.5),))]
+
+
+def test_adapters_in_use() -> None:
+    """Of sequences that run and of those that wait; not of those that are over."""
+    ledger = SequenceLedger()
+    runs, waits, over = (ledger.add(replace(request(name), adapter=name)) for name in ("a", "b", "c"))
+    ledger.add(request("none"))
+    ledger.take(message(output(runs, 7), output(over, 7, finish="LENGTH")))
+    assert ledger.adapters() == ({"a"}, {"b"})
+    ledger.fail(waits, "lost")
+    assert ledger.adapters() == ({"a"}, set())
