@@ -59,7 +59,7 @@ def _xml(name: str, tags: XmlFormat) -> ToolFamily:
     return ToolFamily(name, tags.markers, tags.grammar)
 
 
-def _function_tags(name: str, section: str) -> ToolFamily:
+def _function_tags(name: str, section: str, *, trimmed: bool = True) -> ToolFamily:
     tags = XmlFormat(
         section=f"<{section}>",
         call="<function=",
@@ -69,7 +69,7 @@ def _function_tags(name: str, section: str) -> ToolFamily:
         parameter_end="</parameter>",
         call_end="</function>",
         section_end=f"</{section}>",
-        trimmed=True,
+        trimmed=trimmed,
     )
     return _xml(name, tags)
 
@@ -132,7 +132,7 @@ TOOL_FAMILIES: Final = (
     _named("deepseek_v3", _DEEPSEEK, "<｜tool▁sep｜>"),
     _named("kimi_k2", _KIMI, "<|tool_call_argument_begin|>"),
     _function_tags("qwen3_coder", "tool_call"),
-    _function_tags("seed_oss", "seed:tool_call"),
+    _function_tags("seed_oss", "seed:tool_call", trimmed=False),
     _invoke_tags("minimax_m2", "minimax:tool_call", "", {'">': None}),
     _invoke_tags("deepseek_v32", f"{_DSML}function_calls", _DSML, _SAID_TYPES),
     _invoke_tags("deepseek_v4", f"{_DSML}tool_calls", _DSML, _SAID_TYPES),
