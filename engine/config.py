@@ -50,6 +50,13 @@ class EngineConfig(BaseModel):
         300.0, gt=0, description="with work and no step, prefill steps included, for so long, the engine counts as dead"
     )
 
+    tool_parser: str | None = Field(
+        None, min_length=1, description="how the model writes tool calls; None: as its chat template says; 'none': off"
+    )
+    reasoning_parser: str | None = Field(
+        None, min_length=1, description="how it sets its reasoning apart; None: as its template says; 'none': off"
+    )
+
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="transformers: where the model runs")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="transformers, vllm: weights' type"

@@ -20,6 +20,8 @@ from engine.detokenizer import Vocabulary
 from engine.errors import ConfigError, ModelLoadError
 from engine.grammar.shared import SharedCompiler
 from engine.model import resolve_model
+from engine.output.parsers import UnknownParserError
+from engine.output.parsers.families import OutputFamilies, output_families
 from engine.prompt.renderer import PromptRenderer
 from engine.supervisor import SupervisionConfig
 from engine.tokenizer import Tokenizer
@@ -46,6 +48,8 @@ class Engine:
     core: EngineCore
     grammars: SharedCompiler
     """Compiles the structures that requests ask for. Its owner closes it when the core is closed."""
+    families: OutputFamilies
+    """What its answers are read with."""
     controls: EngineControls | None = None
     """Adapters and sleep, of an engine that has them."""
 
@@ -72,7 +76,20 @@ def load_engine(config: EngineConfig) -> Engine:
     if taken := sorted(config.lora_modules.keys() & (aliases | {name})):
         raise ConfigError(f"engine.lora_modules.{taken[0]}: that is the model's own name")
     controls = backend.controls if isinstance(backend, VllmBackend) else None
-    return Engine(name, aliases, tokenizer, renderer, core, grammars, controls)
+    families = _families(config, tokenizer, template)
+    return Engine(name, aliases, tokenizer, renderer, core, grammars, families, controls)
+
+
+def _families(config: EngineConfig, tokenizer: Tokenizer, template: str | None) -> OutputFamilies:
+    """Of all the model's templates, since it may have one of its own for conversations with tools."""
+    written = "\n".join([template or "", *tokenizer.chat_templates.values()])
+    try:
+        families = output_families(written, config.tool_parser, config.reasoning_parser)
+    except UnknownParserError as error:
+        raise ConfigError(str(error)) from error
+    if families.tools is None and config.tool_parser is None:
+        logger.warning("the chat template writes tool calls in a format not known here: set engine.tool_parser")
+    return families
 
 
 def _acceptance(backend: Backend) -> Callable[[Grammar], None]:

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, get_origin
+from typing import Any, Literal, Self, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -78,6 +78,9 @@ class ServerConfig(BaseModel):
     tls_key: str | None = Field(None, description="PEM file with the certificate's private key, not encrypted")
     cors_origins: tuple[str, ...] = Field((), description="pages that browsers let call this server; '*': all")
     keepalive_seconds: float = Field(15.0, gt=0, description="silence after which a stream says it is alive")
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = Field(
+        "reasoning_content", description="what a chat answer calls the model's reasoning"
+    )
     slow_client_timeout_seconds: float = Field(
         60.0, gt=0, le=86_400, description="a client that takes nothing for so long is cut"
     )

@@ -18,9 +18,10 @@ from starlette.responses import Response
 
 from engine.errors import EngineError
 from engine.loading import Engine
+from engine.prompt.answer_plan import planned, started
 from engine.prompt.lowering import GenerateRequest, lower
 from engine.slumber import Slumber
-from engine.types import EngineRequest
+from engine.types import EngineRequest, TextParams
 from server.account import Account
 from server.admission import Admission
 from server.answer import Answer
@@ -49,6 +50,12 @@ SHOWN = 64
 """Characters of a client's word, and words of a client's list, that an error or a log line repeats."""
 INLINE_BODY_BYTES = 16 * 1024
 """Bodies up to this are lowered on the event loop: a thread would cost more than the template and the tokenizer."""
+
+REASONING_FIELDS = {
+    "reasoning_content": ("reasoning_content",),
+    "reasoning": ("reasoning",),
+    "both": ("reasoning_content", "reasoning"),
+}
 
 
 class Handler:
@@ -135,7 +142,7 @@ class Handler:
         account.model = adapter or self.engine.model_name
         generate = replace(parsed.lower(account.request_id), adapter=adapter)
         self.admission.check(key)
-        requests = await self._lower(generate, len(body))
+        requests, text = await off_the_loop(len(body) > INLINE_BODY_BYTES, partial(self._lower, generate))
         for request in requests:
             self.engine.core.backend.check(request)
         requests = await self.grammars.compiled(requests)
@@ -150,14 +157,17 @@ class Handler:
             choices=len(requests),
             token_bytes=self.engine.core.vocabulary.token_bytes,
             system_fingerprint=self._fingerprint,
-            parses_tools=generate.text.parsing is not None and generate.text.parsing.tools is not None,
+            parses_tools=text.parsing is not None and text.parsing.tools is not None,
+            reasoning_fields=REASONING_FIELDS[self.config.reasoning_field],
         )
-        return AnswerPlan(parsed, requests, generate.text, context, key, body)
+        return AnswerPlan(parsed, requests, text, context, key, body)
 
-    async def _lower(self, generate: GenerateRequest, body_bytes: int) -> Sequence[EngineRequest]:
-        return await off_the_loop(
-            body_bytes > INLINE_BODY_BYTES, partial(lower, generate, self.engine.renderer, self.engine.limits)
-        )
+    def _lower(self, generate: GenerateRequest) -> tuple[Sequence[EngineRequest], TextParams]:
+        """What the engine is asked, and how its answers are read."""
+        families, renderer = self.engine.families, self.engine.renderer
+        generate = planned(generate, families, renderer)
+        requests = lower(generate, renderer, self.engine.limits)
+        return requests, started(generate, requests[0].prompt_token_ids, renderer)
 
     def _closed(self, account: Account) -> None:
         """Each account comes here once, complete."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from engine.detokenizer import IncrementalDetokenizer
+from engine.prompt.tool_prompt import with_tools_as_text
 from server.handler import INLINE_BODY_BYTES, Handler, key_of
 from server.threads import off_the_loop
 from server.wire.chat_completions.request import ChatRequest
@@ -62,7 +63,8 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
         if isinstance(source, str):
             encode = partial(engine.tokenizer.encode, source, add_special_tokens=asked.add_special_tokens)
         else:
-            encode = partial(engine.renderer.encode, source)
+            told = source if engine.families.template_knows_tools else with_tools_as_text(source)
+            encode = partial(engine.renderer.encode, told)
         tokens = await off_the_loop(len(body) > INLINE_BODY_BYTES, encode)
         return {"count": len(tokens), "max_model_len": engine.limits.context_length, "tokens": tokens}
 

@@ -146,7 +146,7 @@ class SequenceProcessor:
                 break
             logprobs = output.logprobs[position] if output.logprobs is not None else None
             self._take_token(token_id, logprobs, parts)
-            if self._stages.matched is not None:
+            if self._stages.ended:
                 return Finished(FinishReason.STOP, self._stages.matched)
         return None
 
@@ -156,7 +156,7 @@ class SequenceProcessor:
         self._alignment.add(token_id, len(text), self._decoding.pending, logprobs)
         made = self._stages.push(text, armed=self._armed) if text else []
         parts += made
-        if self._stages.matched is None:  # else the end releases, and cuts, what is left
+        if not self._stages.ended:  # else the end releases, and cuts, what is left
             self._release(self._alignment.release(self._stages.held), self._kind if not text else _kind(made))
 
     @property
@@ -205,12 +205,12 @@ class SequenceProcessor:
     def _finish(self, parts: list[Part], end: Finished) -> Finished:
         """Releases all that is left; returns the end that it then is: the last text may complete a stop string."""
         kind: type[Part] | None = ContentText
-        if self._stages.matched is None:
+        if not self._stages.ended:
             made = self._stages.finish(self._decoding.finish(), armed=self._armed)
             parts += made
             kind = _kind(made) if made else self._kind
-        if (matched := self._stages.matched) is not None:
-            end = Finished(FinishReason.STOP, matched)
+        if self._stages.ended:
+            end = Finished(FinishReason.STOP, self._stages.matched)
         length = self._length + sum(len(part.text) for part in parts if isinstance(part, ContentText))
         self._release(self._alignment.release_all(length if self._text.parsing is None else None), kind)
         return end

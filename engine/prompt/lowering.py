@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from engine.errors import ContextLengthError, InvalidRequestError
 from engine.prompt.conversation import Conversation
 from engine.prompt.renderer import PromptRenderer
+from engine.prompt.tool_choice import ToolChoice
 from engine.types import EngineRequest, Grammar, ModelLimits, SamplingParams, Simulation, Structure, TextParams
 
 Prompt = Conversation | str | tuple[int, ...]
@@ -35,6 +36,11 @@ class GenerateRequest:
     simulation: Simulation | None = None
     structure: Structure | None = None
     """What every choice has to look like."""
+    tool_choice: ToolChoice | None = None
+    """Of a conversation whose tools may be called."""
+    include_reasoning: bool = True
+    reasoning_effort: str | None = None
+    """How much the model is to think, in words that its chat template knows."""
     priority: int = 0
     """Lower is served earlier."""
     cache_salt: str | None = None

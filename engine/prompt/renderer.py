@@ -9,7 +9,7 @@ token in that rendering is the template's own, and where the two disagree the id
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -57,6 +57,14 @@ class PromptRenderer:
         refuse_lone_surrogates(text, "prompt")
         self._refuse_hopeless(text, "prompt")
         return self._tokenizer.encode(text)
+
+    def mentions(self, variable: str) -> bool:
+        """The chat template speaks of a variable of this name."""
+        return variable in self._own_text
+
+    def shown_text(self, token_ids: Sequence[int]) -> str:
+        """What these ids of a prompt look like, special tokens shown."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def render(self, conversation: Conversation) -> str:
         """The prompt's text, the client's texts as they are. `InvalidRequestError` names the field at fault."""

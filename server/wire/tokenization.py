@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from engine.errors import InvalidRequestError
 from engine.prompt.conversation import Conversation
 from server.wire.chat_completions.messages import Turns
+from server.wire.chat_completions.tools import Tools
 from server.wire.door import MAX_TOKEN_IDS, items
 
 
@@ -25,6 +26,7 @@ class TokenizeRequest(BaseModel):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
 
     def source(self) -> str | Conversation:
         """What is to be tokenized."""
@@ -34,6 +36,7 @@ class TokenizeRequest(BaseModel):
             return self.prompt
         return Conversation(
             messages=[turn.lower() for turn in self.messages or ()],
+            tools=[tool.model_dump(exclude_unset=True) for tool in self.tools or ()],
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
             chat_template_kwargs=self.chat_template_kwargs or {},

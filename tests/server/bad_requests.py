@@ -178,18 +178,43 @@ STRUCTURES = [
     Bad({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs.regex"),
     Bad({"guided_regex": "a", "simulate": {"token_ids": [1]}}, "guided_regex"),
 ]
+F = {"type": "function", "function": {"name": "f"}}
+NAMED_F = {"type": "function", "function": {"name": "f"}}
+TOOLS = [
+    *one("tools", "f", {}, [F, F]),
+    Bad({"tools": [3]}, "tools[0]"),
+    Bad({"tools": [{"type": "function"}]}, "tools[0].function"),
+    Bad({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    Bad({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+    *(
+        Bad({"tools": [{"type": "function", "function": {"name": name}}]}, "tools[0].function.name")
+        for name in ("", "a b", "é", "x" * 129, 3)
+    ),
+    Bad({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+    Bad({"tools": [{"type": "function", "function": {"name": "f", "strict": "yes"}}]}, "tools[0].function.strict"),
+    *one("tool_choice", "required", NAMED_F),
+    *(Bad({"tools": [], "tool_choice": choice}, "tool_choice") for choice in ("required", NAMED_F)),
+    Bad({"tools": [F], "tool_choice": {"type": "function", "function": {"name": "absent"}}}, "tool_choice"),
+    Bad({"tools": [F], "tool_choice": "always"}, "tool_choice"),
+    Bad({"tools": [F], "tool_choice": {"type": "function"}}, "tool_choice.function"),
+    *one("parallel_tool_calls", "no", 1),
+    *one("include_reasoning", "no"),
+    *one("reasoning_effort", 3, "", "HIGH"),
+]
 UNSUPPORTED = [
+    Bad({"tools": [F], "tool_choice": "required"}, "tools"),
+    *one("functions", [{"name": "f"}]),
+    *one("function_call", "auto"),
     *one("allowed_token_ids", [], [1]),
     *one("bad_words", ["x"]),
     *one("use_beam_search", True),
-    *one("tools", [{"type": "function", "function": {"name": "f"}}]),
     *one("reasoning_effort", "high"),
     Bad({"echo": True, "logprobs": 1}, "echo", path=COMPLETIONS),
     *one("suffix", "x", path=COMPLETIONS),
     *one("best_of", 2, path=COMPLETIONS),
     *one("truncate_prompt_tokens", 5, path=COMPLETIONS),
 ]
-ROWS = [*NUMBERS, *TOKEN_IDS, *STOPS, *PROMPTS, *CONVERSATIONS, *SWITCHES, *STRUCTURES, *UNSUPPORTED]
+ROWS = [*NUMBERS, *TOKEN_IDS, *STOPS, *PROMPTS, *CONVERSATIONS, *SWITCHES, *STRUCTURES, *TOOLS, *UNSUPPORTED]
 
 BODIES: dict[str, bytes] = {
     "empty": b"",

@@ -77,7 +77,6 @@ WAITING = (
     _messages("ROB-10", "tool_use blocks"),
     _messages("SSE-11", "no empty text block"),
     Waiting("SSE-01", 7, "events with ids", "/v1/streams/x", {}, 404, "not_found", method="GET"),
-    Waiting("SSE-11", 6, "tools", CHAT, CASES["SSE-11"]["request"]["body"] | {"model": None}, 400, None),
     Waiting(
         "SSE-09",
         6,

@@ -57,7 +57,8 @@ class SimulatedBackend:
 
         A cache salt is kept to as it is: no sequence's blocks are another's.
         """
-        refuse_structure(request, "the simulated engine has no model")
+        if request.simulation is None:  # else it says what it is told to
+            refuse_structure(request, "the simulated engine has no model")
         refuse_priority(request, "the simulated engine serves first what came first")
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         if self._scheduler.blocks_for(tokens) > self._scheduler.num_kv_blocks:

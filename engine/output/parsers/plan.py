@@ -24,6 +24,8 @@ class ParsingPlan:
     tools: ToolFamily | None = None
     """None also where tools were offered and none is to be called: what looks like a call is content."""
     tool_schemas: ToolSchemas = field(default_factory=dict)
+    parallel_calls: bool = True
+    """Else the answer ends with its first call."""
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -84,13 +84,14 @@ class AssistantTurn(_Turn):
     content: Content | None = None
     tool_calls: Annotated[list[CalledTool], items(1_000)] | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same, by its other name."""
 
     def lower(self) -> Message:
         calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ())
         content = None if self.content is None else joined(self.content)
-        return Message(
-            Role.ASSISTANT, content, name=self.name, tool_calls=calls, reasoning_content=self.reasoning_content
-        )
+        reasoning = self.reasoning_content or self.reasoning
+        return Message(Role.ASSISTANT, content, name=self.name, tool_calls=calls, reasoning_content=reasoning)
 
 
 class ToolTurn(_Turn):

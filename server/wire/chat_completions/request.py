@@ -16,6 +16,7 @@ from engine.prompt.lowering import GenerateRequest
 from server.wire.chat_completions.encoder import ChatChunkShape
 from server.wire.chat_completions.messages import Turns
 from server.wire.chat_completions.response import chat_completion
+from server.wire.chat_completions.tools import Choice, Tools, lower_choice
 from server.wire.dialect import AnswerContext, StreamEncoder, Usage
 from server.wire.door import items
 from server.wire.openai_stream import OpenAIStreamEncoder, StreamFields
@@ -30,10 +31,9 @@ class ChatRequest(SamplingFields):
     refused: ClassVar[dict[str, str]] = SamplingFields.refused | {
         "audio": "the model answers with text only",
         "echo": "this server answers with the completion only",
-        "function_call": "deprecated in favour of tool_choice, which this server does not have",
-        "functions": "deprecated in favour of tools, which this server does not have",
+        "function_call": "deprecated in favour of tool_choice",
+        "functions": "deprecated in favour of tools",
         "prediction": "this engine takes no predicted output",
-        "reasoning_effort": "this server does not steer reasoning; use chat_template_kwargs",
         "web_search_options": "this server does not search",
     }
 
@@ -42,8 +42,11 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: int | None = Field(None, ge=1, le=INT64)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: Annotated[list[dict[str, Any]], items(1_000)] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Tools | None = None
+    tool_choice: Choice = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    reasoning_effort: Annotated[str, Field(pattern=r"^[a-z]{1,16}$")] | None = None
     modalities: Annotated[list[str], items(16)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -62,6 +65,11 @@ class ChatRequest(SamplingFields):
             n=self.n or 1,
             simulation=None if self.simulate is None else self.simulate.lower(),
             structure=self.structure(),
+            tool_choice=lower_choice(
+                self.tools or (), self.tool_choice, parallel=self.parallel_tool_calls is not False
+            ),
+            include_reasoning=self.include_reasoning is not False,
+            reasoning_effort=self.reasoning_effort,
             priority=self.priority or 0,
             cache_salt=self.cache_salt,
         )
@@ -69,11 +77,17 @@ class ChatRequest(SamplingFields):
     def conversation(self) -> Conversation:
         return Conversation(
             messages=[turn.lower() for turn in self.messages],
-            tools=None,
+            tools=self._told_tools(),
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=bool(self.continue_final_message),
             chat_template_kwargs=self.chat_template_kwargs or {},
         )
+
+    def _told_tools(self) -> list[dict[str, Any]] | None:
+        """As they were sent. Tools that are not to be called are not shown to the model, which might call them."""
+        if self.tool_choice == "none":
+            return None
+        return [tool.model_dump(exclude_unset=True) for tool in self.tools or ()]
 
     def encoder(self, context: AnswerContext) -> StreamEncoder:
         fields = StreamFields(self.include_usage, self.continuous_usage, bool(self.logprobs))
@@ -84,10 +98,6 @@ class ChatRequest(SamplingFields):
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
-        if self.tools and self.tool_choice != "none":
-            raise UnsupportedParameterError("tools", "this server does not parse tool calls yet")
-        if self.tool_choice not in (None, "none", "auto"):
-            raise UnsupportedParameterError("tool_choice", "this server does not parse tool calls yet")
         if self.modalities not in (None, ["text"]):
             raise UnsupportedParameterError("modalities", "the model answers with text only")
 
