@@ -15,6 +15,7 @@ from server.threads import off_the_loop
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
 from server.wire.door import parse_body
+from server.wire.errors import WireError
 from server.wire.tokenization import DetokenizeRequest, TokenizeRequest
 
 
@@ -36,6 +37,12 @@ def generation_routes(handler: Handler) -> APIRouter:
     @router.post("/v1/completions", openapi_extra=_body_of(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await handler.generate(request, CompletionRequest)
+
+    @router.post("/v1/embeddings")
+    async def embeddings(request: Request) -> Response:
+        await handler.body(request)
+        message = f"{handler.engine.model_name!r} generates text: no engine of this server makes embeddings"
+        raise WireError(400, message, code="no_embeddings", param="model")
 
     return router
 

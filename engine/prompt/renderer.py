@@ -58,6 +58,10 @@ class PromptRenderer:
         self._refuse_hopeless(text, "prompt")
         return self._tokenizer.encode(text)
 
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of a piece of an answer's text: nothing is put before it."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
     def render(self, conversation: Conversation) -> str:
         """The prompt's text, the client's texts as they are. `InvalidRequestError` names the field at fault."""
         variables = self._variables(conversation, lambda text, _: text)

@@ -180,14 +180,23 @@ STRUCTURES = [
 ]
 UNSUPPORTED = [
     *one("allowed_token_ids", [], [1]),
-    *one("bad_words", ["x"]),
+    *one("allowed_token_ids", [49_152], [-1], "x"),
+    Bad({"allowed_token_ids": [2.5]}, "allowed_token_ids[0]"),
+    Bad({"allowed_token_ids": [2], "min_tokens": 1}, "allowed_token_ids"),
+    *one("bad_words", ["x"], "x"),
+    Bad({"bad_words": ["a", ""]}, "bad_words[1]"),
+    *one("bad_words", ["  "]),
+    Bad({"bad_words": ["x"], "guided_regex": "a"}, "bad_words"),
+    *one("verbosity", "low"),
+    *one("service_tier", "priority"),
     *one("use_beam_search", True),
     *one("tools", [{"type": "function", "function": {"name": "f"}}]),
     *one("reasoning_effort", "high"),
     Bad({"echo": True, "logprobs": 1}, "echo", path=COMPLETIONS),
     *one("suffix", "x", path=COMPLETIONS),
     *one("best_of", 2, path=COMPLETIONS),
-    *one("truncate_prompt_tokens", 5, path=COMPLETIONS),
+    *one("truncate_prompt_tokens", 0, -2, 8_192, "5", path=COMPLETIONS),
+    *one("truncation_side", "right", path=COMPLETIONS),
 ]
 ROWS = [*NUMBERS, *TOKEN_IDS, *STOPS, *PROMPTS, *CONVERSATIONS, *SWITCHES, *STRUCTURES, *UNSUPPORTED]
 

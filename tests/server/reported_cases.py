@@ -87,7 +87,6 @@ WAITING = (
         400,
         None,
     ),
-    Waiting("ROB-01", 6, "allowed_token_ids that are valid", CHAT, {**_HI, "allowed_token_ids": [5]}, 400, None),
 )
 """What no test runs yet; that it is still refused is one."""
 WAITING_WHOLLY = frozenset({"SSE-13", "SSE-14"})

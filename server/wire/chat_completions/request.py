@@ -32,6 +32,7 @@ class ChatRequest(SamplingFields):
         "echo": "this server answers with the completion only",
         "function_call": "deprecated in favour of tool_choice, which this server does not have",
         "functions": "deprecated in favour of tools, which this server does not have",
+        "moderation": "this server has no moderation model",
         "prediction": "this engine takes no predicted output",
         "reasoning_effort": "this server does not steer reasoning; use chat_template_kwargs",
         "web_search_options": "this server does not search",
@@ -44,6 +45,7 @@ class ChatRequest(SamplingFields):
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[dict[str, Any]], items(1_000)] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     modalities: Annotated[list[str], items(16)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -64,6 +66,8 @@ class ChatRequest(SamplingFields):
             structure=self.structure(),
             priority=self.priority or 0,
             cache_salt=self.cache_salt,
+            bad_words=tuple(self.bad_words or ()),
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
         )
 
     def conversation(self) -> Conversation:

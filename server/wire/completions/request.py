@@ -64,6 +64,8 @@ class CompletionRequest(SamplingFields):
             structure=self.structure(),
             priority=self.priority or 0,
             cache_salt=self.cache_salt,
+            bad_words=tuple(self.bad_words or ()),
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
         )
 
     def encoder(self, context: AnswerContext) -> StreamEncoder:
