@@ -100,6 +100,8 @@ class SamplingFields(StructureFields, HostedFields):
         "truncation_side": "left",
     }
     """Of these, the values that ask for nothing (beside null and false)."""
+    bounded: ClassVar[dict[str, str]] = {}
+    """Known fields of which some values, or some company, are a 400, with the reason."""
 
     model: str | None = None
     stream: bool | None = None

@@ -37,6 +37,11 @@ class ChatRequest(SamplingFields):
         "reasoning_effort": "this server does not steer reasoning; use chat_template_kwargs",
         "web_search_options": "this server does not search",
     }
+    bounded: ClassVar[dict[str, str]] = {
+        "modalities": "the model answers with text only",
+        "tool_choice": "this server does not parse tool calls yet",
+        "tools": "this server does not parse tool calls yet",
+    }
 
     messages: Turns
     max_tokens: int | None = Field(None, ge=1, le=INT64)
@@ -89,11 +94,11 @@ class ChatRequest(SamplingFields):
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
         if self.tools and self.tool_choice != "none":
-            raise UnsupportedParameterError("tools", "this server does not parse tool calls yet")
+            raise UnsupportedParameterError("tools", self.bounded["tools"])
         if self.tool_choice not in (None, "none", "auto"):
-            raise UnsupportedParameterError("tool_choice", "this server does not parse tool calls yet")
+            raise UnsupportedParameterError("tool_choice", self.bounded["tool_choice"])
         if self.modalities not in (None, ["text"]):
-            raise UnsupportedParameterError("modalities", "the model answers with text only")
+            raise UnsupportedParameterError("modalities", self.bounded["modalities"])
 
     def _top_logprobs(self) -> int | None:
         if self.top_logprobs is not None and not self.logprobs:
