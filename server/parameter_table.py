@@ -19,8 +19,8 @@ from server.wire.structure_fields import StructureFields
 HEADER = """\
 # Parameters
 
-Written by `python -m server.parameter_table` from what the server checks requests by; a test compares. *no effect*: taken,
-and the answer is the same. *refused*: a 400 that names the field, unless it asks for nothing (null, false, a default).
+Written by `python -m server.parameter_table` from what the server checks requests by; a test compares. *no effect*:
+taken, and the answer is the same. *refused*: a 400 that names the field, unless it asks for nothing (null, a default).
 *partly*: some values are refused, as the last column says. *unknown*: ignored, and named in the request's log line.
 
 """
