@@ -32,6 +32,13 @@ ERROR_SCHEMA: dict[str, Any] = {
         }
     },
 }
+EVENT_SCHEMA: dict[str, Any] = {
+    "title": "Event",
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string", "description": "A chunk, an error, both as JSON, or [DONE]"}},
+}
+"""Of each event: before OpenAPI 3.2 a stream's schema is that of what it is made of."""
 OF_A_KEY = (401, 500)
 """Of every route that needs a key: the key is none, or the server fails."""
 OF_A_BODY = (*OF_A_KEY, 400, 404, 408, 413, 429, 503)
@@ -49,9 +56,14 @@ def errors(*statuses: int) -> Responses:
 
 
 def texts(*media_types: str, description: str) -> Responses:
-    """Documents that a 200 may also be text of these types."""
+    """Documents that a 200 is text of one of these types."""
     content = {media_type: {"schema": {"type": "string"}} for media_type in media_types}
     return {200: {"description": description, "content": content}}
+
+
+def events(description: str) -> Responses:
+    """Documents that a 200 may also be a stream of events."""
+    return {200: {"description": description, "content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}}
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from engine.detokenizer import IncrementalDetokenizer
 from server.handler import INLINE_BODY_BYTES, Handler, key_of
-from server.openapi import OF_A_BODY, OF_A_KEY, OF_AN_ANSWER, body_of, errors, texts
+from server.openapi import OF_A_BODY, OF_A_KEY, OF_AN_ANSWER, body_of, errors, events, texts
 from server.threads import off_the_loop
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
@@ -21,7 +21,7 @@ from server.wire.tokenization import DetokenizeRequest, TokenizeRequest
 
 def generation_routes(handler: Handler) -> APIRouter:
     """OpenAI's Chat Completions and Completions."""
-    stream = texts("text/event-stream", description="The whole answer, or with `stream` its events")
+    stream = events("The whole answer, or with `stream` its events")
     router = APIRouter(responses=stream | errors(*OF_AN_ANSWER))
 
     @router.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
