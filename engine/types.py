@@ -71,6 +71,10 @@ class SamplingParams:
     """None: none. k: the log probability of each chosen token, and of the k likeliest."""
     prompt_logprobs: int | None = None
     """None: none. k: the log probability of each token of the prompt but the first, and of the k likeliest there."""
+    allowed_token_ids: frozenset[int] | None = None
+    """Only these ids are ever chosen, at least one; None: all are."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences, none empty, that the answer never holds: what would complete one is not chosen."""
 
 
 @dataclass(frozen=True, slots=True)

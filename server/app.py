@@ -28,7 +28,8 @@ from server.auth import ApiKeys
 from server.config import ServerConfig
 from server.delivery import ClientGoneError, RequestIdentity, identity_headers
 from server.handler import Handler
-from server.routes import generation_routes, model_routes, operation_routes, stream_routes
+from server.openapi import complete
+from server.routes import embedding_routes, generation_routes, model_routes, operation_routes, stream_routes
 from server.wire.errors import ErrorFacts, WireError, facts_of
 from server.wire.openai_errors import error_body
 
@@ -54,10 +55,12 @@ def create_app(engine: Engine, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="tailrace", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.handler = handler
     app.include_router(generation_routes(handler))
+    app.include_router(embedding_routes(handler))
     app.include_router(stream_routes(handler))
     app.include_router(model_routes(handler, int(time.time())))
     app.include_router(operation_routes(handler))
     app.include_router(admin_routes(handler))
+    complete(app)
     for kind in (EngineError, WireError, HTTPException, ClientGoneError):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(Exception, _answer_crash)

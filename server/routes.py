@@ -6,55 +6,65 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from engine.detokenizer import IncrementalDetokenizer
 from engine.prompt.tool_prompt import with_tools_as_text
 from server.handler import INLINE_BODY_BYTES, Handler, key_of
+from server.openapi import OF_A_BODY, OF_A_KEY, OF_AN_ANSWER, body_of, errors, events, texts
 from server.threads import off_the_loop
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
 from server.wire.door import parse_body
+from server.wire.errors import WireError
 from server.wire.tokenization import DetokenizeRequest, TokenizeRequest
-
-
-def _body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """A route's documented body: it is validated by the door, which answers in the dialect's shape."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def generation_routes(handler: Handler) -> APIRouter:
     """OpenAI's Chat Completions and Completions."""
-    router = APIRouter()
+    stream = events("The whole answer, or with `stream` its events")
+    router = APIRouter(responses=stream | errors(*OF_AN_ANSWER))
 
-    @router.post("/v1/chat/completions", openapi_extra=_body_of(ChatRequest))
+    @router.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         return await handler.generate(request, ChatRequest)
 
-    @router.post("/v1/completions", openapi_extra=_body_of(CompletionRequest))
+    @router.post("/v1/completions", openapi_extra=body_of(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await handler.generate(request, CompletionRequest)
 
     return router
 
 
+def embedding_routes(handler: Handler) -> APIRouter:
+    """OpenAI's Embeddings, which clients of chat models ask for too: told why there are none."""
+    router = APIRouter()
+
+    any_object = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
+
+    @router.post("/v1/embeddings", status_code=400, responses=errors(*OF_A_BODY), openapi_extra=any_object)
+    async def embeddings(request: Request) -> Response:
+        await handler.body(request)
+        message = f"{handler.engine.model_name!r} generates text: no engine of this server makes embeddings"
+        raise WireError(400, message, code="no_embeddings", param="model")
+
+    return router
+
+
 def model_routes(handler: Handler, created: int) -> APIRouter:
     """What is served, and its tokenizer."""
-    router = APIRouter()
+    router = APIRouter(responses=errors(*OF_A_KEY))
     engine = handler.engine
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": handler.models.cards(created)}
 
-    @router.get("/v1/models/{model_id:path}")
+    @router.get("/v1/models/{model_id:path}", responses=errors(404))
     async def model(model_id: str) -> dict[str, Any]:
         return handler.models.card(handler.models.adapter(model_id), created)
 
-    @router.post("/tokenize", openapi_extra=_body_of(TokenizeRequest))
+    @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=errors(*OF_A_BODY))
     async def tokenize(request: Request) -> dict[str, Any]:
         body = await handler.body(request)
         asked = parse_body(TokenizeRequest, body)
@@ -68,7 +78,7 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
         tokens = await off_the_loop(len(body) > INLINE_BODY_BYTES, encode)
         return {"count": len(tokens), "max_model_len": engine.limits.context_length, "tokens": tokens}
 
-    @router.post("/detokenize", openapi_extra=_body_of(DetokenizeRequest))
+    @router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=errors(*OF_A_BODY))
     async def detokenize(request: Request) -> dict[str, Any]:
         asked = parse_body(DetokenizeRequest, await handler.body(request))
         handler.models.adapter(asked.model)
@@ -80,17 +90,17 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
 
 def stream_routes(handler: Handler) -> APIRouter:
     """A request under its response's id, while it runs and for a while after."""
-    router = APIRouter()
+    router = APIRouter(responses=errors(*OF_A_KEY))
 
     @router.get("/v1/streams")
     async def streams(request: Request) -> dict[str, Any]:
         return {"object": "list", "data": handler.requests.open_records(key_of(request))}
 
-    @router.get("/v1/usage/{response_id}")
+    @router.get("/v1/usage/{response_id}", responses=errors(404))
     async def usage(response_id: str, request: Request) -> dict[str, Any]:
         return handler.requests.usage(response_id, key_of(request))
 
-    @router.post("/v1/streams/{response_id}/cancel")
+    @router.post("/v1/streams/{response_id}/cancel", responses=errors(404))
     async def cancel(response_id: str, request: Request) -> dict[str, Any]:
         return handler.requests.cancel(response_id, key_of(request))
 
@@ -98,14 +108,16 @@ def stream_routes(handler: Handler) -> APIRouter:
 
 
 def operation_routes(handler: Handler) -> APIRouter:
-    """For load balancers and Prometheus."""
+    """For load balancers and Prometheus. Their HEAD goes without saying: the document has what GET is for."""
     router = APIRouter()
 
-    @router.api_route("/health", methods=["GET", "HEAD"])
+    @router.get("/health")
+    @router.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> dict[str, str]:
         return {"status": "alive"}
 
-    @router.api_route("/ready", methods=["GET", "HEAD"])
+    @router.get("/ready", responses={503: {"description": "Takes no requests, and why", "model": dict[str, str]}})
+    @router.api_route("/ready", methods=["GET", "HEAD"], include_in_schema=False)
     async def ready() -> JSONResponse:
         core = handler.engine.core
         if handler.admission.ready:
@@ -113,7 +125,9 @@ def operation_routes(handler: Handler) -> APIRouter:
         reason = "draining" if handler.admission.draining else core.failure or core.paused or "starting"
         return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
 
-    @router.get("/metrics")
+    exposition = texts("text/plain", "application/openmetrics-text", description="Prometheus's metrics")
+
+    @router.get("/metrics", response_class=PlainTextResponse, responses=exposition)
     async def metrics(request: Request) -> Response:
         body, content_type = handler.metrics.exposition(request.headers.get("accept"))
         return Response(body, media_type=content_type)

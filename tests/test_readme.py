@@ -55,7 +55,9 @@ def test_there_is_a_test_for_every_command() -> None:
         SERVE,
         ".venv/bin/tailrace hash-key ",
         ".venv/bin/python benchmarks/",
+        ".venv/bin/python -m server.parameter_table ",
         ".venv/bin/python -m tests.engine.detokenizer.fuzz ",
+        ".venv/bin/python -m tests.server.schema_calls ",
     )
     assert [command for command in commands() if not command.startswith(known)] == []
 
@@ -107,6 +109,22 @@ def test_the_long_exactness_run_runs() -> None:
     """The README's command for millions of tokens, with thousands, finds no mismatch."""
     (command,) = commands_with(".venv/bin/python -m tests.engine.detokenizer.fuzz ")
     words = [sys.executable, *shlex.split(re.sub(r"--tokens \d+", "--tokens 20000", command))[1:]]
+    subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True, timeout=110)
+
+
+def test_the_parameter_table_is_written() -> None:
+    """The README's command writes the file that is there."""
+    (command,) = commands_with(".venv/bin/python -m server.parameter_table ")
+    words, _, file = command.partition(" > ")
+    line = [sys.executable, *shlex.split(words)[1:]]
+    written = subprocess.run(line, cwd=REPOSITORY, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert written == (REPOSITORY / file).read_text()
+
+
+def test_the_documents_calls_are_made() -> None:
+    """The README's command for thousands of calls, with a hundred, finds no fault."""
+    (command,) = commands_with(".venv/bin/python -m tests.server.schema_calls ")
+    words = [sys.executable, *shlex.split(re.sub(r"--calls \d+", "--calls 100", command))[1:]]
     subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True, timeout=110)
 
 

@@ -5,14 +5,12 @@ Never anything that depends on the engine's load.
 
 from __future__ import annotations
 
-from engine.errors import ContextLengthError, InvalidRequestError, UnsupportedParameterError
+from engine.errors import ContextLengthError, InvalidRequestError
 from engine.types import EngineRequest, ModelLimits
 
 
 def check_request(request: EngineRequest, limits: ModelLimits, cache_tokens: int | None) -> None:
     """Raises `InvalidRequestError` for what can't be generated. `cache_tokens`: the whole KV cache, None if unknown."""
-    if request.simulation is not None:
-        raise UnsupportedParameterError("simulate", "only the simulated engine takes it")
     prompt, output = len(request.prompt_token_ids), request.sampling.max_tokens
     room = limits.context_length if cache_tokens is None else min(limits.context_length, cache_tokens)
     if prompt >= room:
@@ -24,26 +22,13 @@ def check_request(request: EngineRequest, limits: ModelLimits, cache_tokens: int
     _check_ids(request, limits.vocab_size)
 
 
-def refuse_structure(request: EngineRequest, reason: str) -> None:
-    """For an engine that can't hold an answer to a structure. `UnsupportedParameterError` naming the client's field."""
-    if request.grammar is not None:
-        raise UnsupportedParameterError(request.grammar.structure.param, reason)
-
-
-def refuse_priority(request: EngineRequest, reason: str) -> None:
-    """For an engine that serves first what came first. `UnsupportedParameterError`."""
-    if request.priority:
-        raise UnsupportedParameterError("priority", reason)
-
-
-def refuse_cache_salt(request: EngineRequest, reason: str) -> None:
-    """For an engine whose prefix cache is one for all requests. `UnsupportedParameterError`."""
-    if request.cache_salt is not None:
-        raise UnsupportedParameterError("cache_salt", reason)
-
-
 def _check_ids(request: EngineRequest, vocab_size: int) -> None:
-    for param, token_ids in (("prompt", request.prompt_token_ids), ("logit_bias", request.sampling.logit_bias)):
+    named = {
+        "prompt": request.prompt_token_ids,
+        "logit_bias": request.sampling.logit_bias,
+        "allowed_token_ids": request.sampling.allowed_token_ids or (),
+    }
+    for param, token_ids in named.items():
         for token_id in token_ids:
             if not 0 <= token_id < vocab_size:
                 raise InvalidRequestError(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import ContextLengthError, InvalidRequestError
+from engine.prompt.bad_words import banned_sequences, check_choice_left
 from engine.prompt.conversation import Conversation
 from engine.prompt.renderer import PromptRenderer
 from engine.prompt.tool_choice import ToolChoice
@@ -47,6 +48,10 @@ class GenerateRequest:
     """Only requests of the same salt share what the engine remembers of prompts."""
     adapter: str | None = None
     """The LoRA adapter that the request's model names."""
+    bad_words: tuple[str, ...] = ()
+    """Words that no choice may hold; they become `bad_words` of `sampling`."""
+    truncate_prompt_tokens: int | None = None
+    """Only so many of a prompt's last tokens are kept; -1: as many as leave room for the answer. None: all of them."""
 
 
 def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimits) -> list[EngineRequest]:
@@ -58,13 +63,15 @@ def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimit
     """
     _check_ids(request, limits)
     grammar = None if request.structure is None else Grammar(request.structure)
+    shared = _sampling(request, renderer)
+    check_choice_left(shared, limits)
     lowered: list[EngineRequest] = []
     for prompt in request.prompts:
-        token_ids = _token_ids(prompt, renderer, limits)
+        token_ids = _kept(_token_ids(prompt, renderer, limits), prompt, request, limits)
         max_tokens = _max_tokens(request, len(token_ids), limits)
         for _ in range(request.n):
             index = len(lowered)
-            sampling = replace(request.sampling, max_tokens=max_tokens, seed=_seed(request.sampling.seed, index))
+            sampling = replace(shared, max_tokens=max_tokens, seed=_seed(shared.seed, index))
             request_id = f"{request.request_id}-{index}"
             lowered.append(
                 EngineRequest(
@@ -79,6 +86,12 @@ def lower(request: GenerateRequest, renderer: PromptRenderer, limits: ModelLimit
                 )
             )
     return lowered
+
+
+def _sampling(request: GenerateRequest, renderer: PromptRenderer) -> SamplingParams:
+    if not request.bad_words:
+        return request.sampling
+    return replace(request.sampling, bad_words=banned_sequences(request.bad_words, renderer.encode_piece))
 
 
 def _seed(seed: int | None, index: int) -> int | None:
@@ -99,6 +112,18 @@ def _token_ids(prompt: Prompt, renderer: PromptRenderer, limits: ModelLimits) ->
         if bad is not None:
             message = f"prompt token id {bad} is not in the model's vocabulary (0 to {limits.vocab_size - 1})"
             raise InvalidRequestError(message, param="prompt")
+    return token_ids
+
+
+def _kept(token_ids: Sequence[int], prompt: Prompt, request: GenerateRequest, limits: ModelLimits) -> Sequence[int]:
+    """The end of the prompt that the client wants, all of it as a rule: at least one token, and room for an answer."""
+    keep = request.truncate_prompt_tokens
+    if keep is not None:
+        if keep == 0 or keep >= limits.context_length:
+            message = f"truncate_prompt_tokens is {keep}; it is -1 or from 1 to {limits.context_length - 1}"
+            raise InvalidRequestError(message, param="truncate_prompt_tokens")
+        room = max(limits.context_length - (request.max_tokens or 1), 1)
+        token_ids = token_ids[-(room if keep < 0 else keep) :]
     if not token_ids:
         raise InvalidRequestError("the prompt has no tokens", param=_prompt_field(prompt))
     if len(token_ids) >= limits.context_length:
@@ -129,7 +154,11 @@ def _max_tokens(request: GenerateRequest, prompt_tokens: int, limits: ModelLimit
 
 def _check_ids(request: GenerateRequest, limits: ModelLimits) -> None:
     """Every token id that a client names is a row of the model's head."""
-    named = {"logit_bias": request.sampling.logit_bias, "stop_token_ids": request.sampling.stop_token_ids}
+    named = {
+        "logit_bias": request.sampling.logit_bias,
+        "stop_token_ids": request.sampling.stop_token_ids,
+        "allowed_token_ids": request.sampling.allowed_token_ids or (),
+    }
     for field, token_ids in named.items():
         bad = next((token_id for token_id in token_ids if not 0 <= token_id < limits.vocab_size), None)
         if bad is not None:

@@ -66,6 +66,10 @@ class PromptRenderer:
         """What these ids of a prompt look like, special tokens shown."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of a piece of an answer's text: nothing is put before it."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
     def render(self, conversation: Conversation) -> str:
         """The prompt's text, the client's texts as they are. `InvalidRequestError` names the field at fault."""
         variables = self._variables(conversation, lambda text, _: text)

@@ -14,6 +14,7 @@ from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.types import FinishReason, SamplingParams, Simulation, Structure, TextParams
 from server.lifecycle import Phase
 from server.wire.door import MAX_TOKEN_IDS, items
+from server.wire.hosted_fields import HostedFields
 from server.wire.structure_fields import StructureFields
 
 MAX_CHOICES = 128
@@ -22,10 +23,14 @@ MAX_STOPS = 1_000
 MAX_STOP_CHARACTERS = 16_384
 """Of all stop strings of a request together: each is a node of the automaton that looks for them."""
 MAX_SALT_CHARACTERS = 1_024
+MAX_BAD_WORDS = 128
+"""As vLLM's; each is one or two token sequences."""
+MAX_ALLOWED = 100_000
 MAX_SECONDS = 1e6
 INT64 = 2**63 - 1
 TokenId = Annotated[int, Field(ge=-INT64, le=INT64)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+BadWord = Annotated[str, Field(min_length=1, max_length=1_024)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
@@ -41,6 +46,8 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+    """Hosted: padding against who can see packet sizes. Without effect here."""
 
 
 class SimulateField(BaseModel):
@@ -68,18 +75,16 @@ class TimeoutsField(BaseModel):
     total: float | None = number(0, MAX_SECONDS, above=True)
 
 
-class SamplingFields(StructureFields):
+class SamplingFields(StructureFields, HostedFields):
     """Base of both requests. Bounds are the hosted API's where it has some."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     refused: ClassVar[dict[str, str]] = {
-        "allowed_token_ids": "this server can't restrict the vocabulary",
-        "bad_words": "this server can't ban words; use logit_bias for tokens",
         "guided_whitespace_pattern": "JSON answers are on one line",
         "structural_tag": "this server has no structural tags",
         "prompt_logprobs": "this engine gives no log probabilities of the prompt",
-        "truncate_prompt_tokens": "this server never shortens a prompt",
+        "truncation_side": "a prompt that is cut keeps its end",
         "use_beam_search": "this server has no beam search",
         "length_penalty": "this server has no beam search",
         "logits_processors": "this server runs no code of its clients",
@@ -87,8 +92,16 @@ class SamplingFields(StructureFields):
         "return_tokens_as_token_ids": "this server answers with text only",
     }
     """Known fields that are a 400 when set, with the reason."""
-    neutral: ClassVar[dict[str, object]] = {"best_of": 1, "length_penalty": 1, "suffix": "", "functions": []}
+    neutral: ClassVar[dict[str, object]] = {
+        "best_of": 1,
+        "length_penalty": 1,
+        "suffix": "",
+        "functions": [],
+        "truncation_side": "left",
+    }
     """Of these, the values that ask for nothing (beside null and false)."""
+    bounded: ClassVar[dict[str, str]] = {}
+    """Known fields of which some values, or some company, are a 400, with the reason."""
 
     model: str | None = None
     stream: bool | None = None
@@ -113,8 +126,10 @@ class SamplingFields(StructureFields):
     priority: int | None = Field(None, ge=-INT64 - 1, le=INT64)
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
     simulate: SimulateField | None = None
+    allowed_token_ids: Annotated[list[TokenId], items(MAX_ALLOWED, least=1)] | None = None
+    bad_words: Annotated[list[BadWord], items(MAX_BAD_WORDS)] | None = None
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT64)
     timeouts: TimeoutsField | None = None
-    user: str | None = None
 
     @field_validator("logit_bias")
     @classmethod
@@ -175,6 +190,10 @@ class SamplingFields(StructureFields):
         if structure is not None and self.simulate is not None:
             message = f"{structure.param} and simulate both say what the answer is; only one can"
             raise InvalidRequestError(message, param=structure.param)
+        for field in ("allowed_token_ids", "bad_words"):
+            if structure is not None and getattr(self, field):
+                reason = f"it might leave {structure.param} no token to go on with"
+                raise UnsupportedParameterError(field, reason)
         return structure
 
     def sampling(self, logprobs: int | None) -> SamplingParams:
@@ -194,6 +213,7 @@ class SamplingFields(StructureFields):
             stop_token_ids=frozenset(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             logprobs=logprobs,
+            allowed_token_ids=None if self.allowed_token_ids is None else frozenset(self.allowed_token_ids),
         )
 
     def text_params(self) -> TextParams:

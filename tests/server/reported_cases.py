@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.running_server import RunningServer, poll_until
-from tests.server.replies import CHAT, COMPLETIONS
+from tests.server.replies import COMPLETIONS
 
 Case = dict[str, Any]
 FOLDER = Path(__file__).parents[1] / "cases"
@@ -86,7 +86,6 @@ WAITING = (
         400,
         None,
     ),
-    Waiting("ROB-01", 6, "allowed_token_ids that are valid", CHAT, {**_HI, "allowed_token_ids": [5]}, 400, None),
 )
 """What no test runs yet; that it is still refused is one."""
 WAITING_WHOLLY = frozenset({"SSE-13", "SSE-14"})

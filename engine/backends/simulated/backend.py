@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from engine.backends.request_checks import refuse_priority, refuse_structure
 from engine.backends.simulated.corpus import paragraph
 from engine.backends.simulated.scheduler import Script, ScriptedSequence, SimulatedScheduler
+from engine.backends.unsupported import refuse_unsupported
 from engine.config import EngineConfig
 from engine.errors import ContextLengthError, EngineUnavailableError
 from engine.types import EngineRequest, EngineStats, ModelLimits, StepOutputs
@@ -53,13 +53,11 @@ class SimulatedBackend:
         self._closed = False
 
     def check(self, request: EngineRequest) -> None:
-        """Refuses a grammar, which only a model can follow, priorities, and what could never fit the KV blocks.
+        """Refuses what only a model can follow, priorities, and what could never fit the KV blocks.
 
         A cache salt is kept to as it is: no sequence's blocks are another's.
         """
-        if request.simulation is None:  # else it says what it is told to
-            refuse_structure(request, "the simulated engine has no model")
-        refuse_priority(request, "the simulated engine serves first what came first")
+        refuse_unsupported(request, self.name)
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         if self._scheduler.blocks_for(tokens) > self._scheduler.num_kv_blocks:
             room = self._scheduler.num_kv_blocks * self._config.block_size

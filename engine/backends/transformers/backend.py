@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from engine.backends.mailbox import StepMailbox
 from engine.backends.model_folder import read_limits
-from engine.backends.request_checks import check_request, refuse_cache_salt, refuse_priority
+from engine.backends.request_checks import check_request
 from engine.backends.transformers.checks import require_tested_transformers
 from engine.backends.transformers.run import EngineRun, SchedulerTotals, StepNews
+from engine.backends.unsupported import refuse_unsupported
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineUnavailableError, ModelLoadError
 from engine.types import EngineRequest, EngineStats, FinishReason, SequenceOutput, StepOutputs
@@ -70,8 +71,7 @@ class TransformersBackend:
 
     def check(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError` for what this model and its KV cache can't do."""
-        refuse_priority(request, "the transformers engine serves first what came first")
-        refuse_cache_salt(request, "the transformers engine has one prefix cache for all requests")
+        refuse_unsupported(request, self.name)
         tokens = self.stats().kv_blocks_total * self._config.block_size if self._manager else None
         check_request(request, self.limits, tokens)
 

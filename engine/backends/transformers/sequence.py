@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import torch
 
+from engine.backends.transformers.forbidden import ForbiddenTokens
 from engine.grammar import Follower
 from engine.types import EngineRequest, SamplingParams, SequenceOutput, TokenLogprobs
 
@@ -69,6 +70,7 @@ class Sequence:
         "cached_tokens",
         "failure",
         "follower",
+        "forbidden",
         "generated",
         "greedy",
         "logprobs",
@@ -97,9 +99,11 @@ class Sequence:
         self.penalties = _penalty_table(request, device)
         self.follower = None if request.grammar is None else Follower(request.grammar)
         """Where its answer stands in the grammar: behind every token that was generated, each taken once."""
+        self.forbidden = ForbiddenTokens.of(sampling, device)
         self._bias = _bias(sampling, device)
         self._held_back = torch.tensor(sorted(self.stop_ids), dtype=torch.int64, device=device)
-        adjusted = self.penalties is not None or self._bias is not None or self.follower is not None
+        adjusting = (self.penalties, self._bias, self.follower, self.forbidden)
+        adjusted = any(one is not None for one in adjusting)
         self._plain = self.greedy and not adjusted and sampling.logprobs is None
 
     @property
@@ -116,9 +120,11 @@ class Sequence:
         return self.stop_ids - sampling.stop_token_ids if sampling.ignore_eos else frozenset()
 
     def adjust(self, logits: torch.Tensor) -> None:
-        """Applies bias, penalties and, without a grammar, `min_tokens` to one row, shape [vocabulary], in place."""
+        """Applies every parameter but a grammar to one row, shape [vocabulary], in place; `min_tokens` without one."""
         if self.follower is None and self.generated < self.request.sampling.min_tokens:
             logits[self._held_back[self._held_back < len(logits)]] = -torch.inf
+        if self.forbidden is not None:
+            self.forbidden.apply(logits)
         if self._bias is not None:
             ids, values = self._bias
             logits[ids] += values
@@ -128,6 +134,8 @@ class Sequence:
     def append(self, token_id: int) -> None:
         """Takes note of a generated token."""
         self.generated += 1
+        if self.forbidden is not None:
+            self.forbidden.add(token_id)
         if self.penalties is not None:
             self.penalties.add(token_id)
         if self.follower is not None:

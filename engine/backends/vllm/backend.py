@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from engine.backends.mailbox import StepMailbox
 from engine.backends.model_folder import read_limits
 from engine.backends.request_checks import check_request
+from engine.backends.unsupported import refuse_unsupported
 from engine.backends.vllm.adapters import Adapters
 from engine.backends.vllm.controls import VllmControls
 from engine.backends.vllm.counts import EngineCounts
@@ -90,6 +91,7 @@ class VllmBackend:
 
     def check(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError` for what does not fit and what vLLM would refuse, by our fields' names."""
+        refuse_unsupported(request, self.name)
         check_request(request, self.limits, None)
         if self._lowering is not None:
             self._lowering.lower(request, request.request_id)

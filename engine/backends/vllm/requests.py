@@ -97,11 +97,14 @@ class RequestLowering:
             ignore_eos=sampling.ignore_eos,
             logprobs=sampling.logprobs,
             prompt_logprobs=sampling.prompt_logprobs,
+            allowed_token_ids=None if sampling.allowed_token_ids is None else sorted(sampling.allowed_token_ids),
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
             skip_clone=True,
         )
         params.all_stop_token_ids.update(self._eos_token_ids)  # none of them before `min_tokens`, ignored or not
+        if sampling.bad_words:  # what vLLM makes of its own `bad_words`, which are text
+            params._bad_words_token_ids = [list(sequence) for sequence in sampling.bad_words]  # noqa: SLF001
         return params
 
 

@@ -7,10 +7,30 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from engine.prompt.conversation import Message, Role, ToolCall
 from server.wire.door import items
+
+MEDIA = {
+    "audio_url": "audio",
+    "file": "files",
+    "image_embeds": "images",
+    "image_url": "images",
+    "input_audio": "audio",
+    "input_image": "images",
+    "refusal": "refusals",
+    "video_url": "video",
+}
+"""Parts that clients of other models send, by what they hold."""
+
+
+def _only_text(kind: object) -> object:
+    if isinstance(kind, str) and kind in MEDIA:
+        raise ValueError(
+            f"{MEDIA[kind]} ({kind}) can't be read by this model, which takes text only; nothing is fetched"
+        )
+    return kind
 
 
 class TextPart(BaseModel):
@@ -18,7 +38,7 @@ class TextPart(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    type: Literal["text"]
+    type: Annotated[Literal["text"], BeforeValidator(_only_text)]
     text: str
 
 

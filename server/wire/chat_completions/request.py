@@ -33,8 +33,15 @@ class ChatRequest(SamplingFields):
         "echo": "this server answers with the completion only",
         "function_call": "deprecated in favour of tool_choice",
         "functions": "deprecated in favour of tools",
+        "moderation": "this server has no moderation model",
         "prediction": "this engine takes no predicted output",
         "web_search_options": "this server does not search",
+    }
+    bounded: ClassVar[dict[str, str]] = {
+        "modalities": "the model answers with text only",
+        "reasoning_effort": "where the model's chat template knows it; `none` everywhere",
+        "tool_choice": "a call is forced by grammar",
+        "tools": "in the formats known here (engine.tool_parser)",
     }
 
     messages: Turns
@@ -72,6 +79,8 @@ class ChatRequest(SamplingFields):
             reasoning_effort=self.reasoning_effort,
             priority=self.priority or 0,
             cache_salt=self.cache_salt,
+            bad_words=tuple(self.bad_words or ()),
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
         )
 
     def conversation(self) -> Conversation:
@@ -99,7 +108,7 @@ class ChatRequest(SamplingFields):
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
         if self.modalities not in (None, ["text"]):
-            raise UnsupportedParameterError("modalities", "the model answers with text only")
+            raise UnsupportedParameterError("modalities", self.bounded["modalities"])
 
     def _top_logprobs(self) -> int | None:
         if self.top_logprobs is not None and not self.logprobs:

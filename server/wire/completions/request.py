@@ -35,6 +35,9 @@ class CompletionRequest(SamplingFields):
         "suffix": "this server does not fill in the middle",
         "best_of": "this server returns every choice that it generates; use n",
     }
+    bounded: ClassVar[dict[str, str]] = {
+        "echo": "with logprobs it asks for those of the prompt, which no engine gives",
+    }
 
     prompt: str | TokenIds | Prompts | TokenPrompts
     max_tokens: int | None = Field(None, ge=1, le=INT64)
@@ -44,9 +47,7 @@ class CompletionRequest(SamplingFields):
     def lower(self, request_id: str) -> GenerateRequest:
         self.refuse_unsupported()
         if self.echo and self.logprobs is not None:
-            raise UnsupportedParameterError(
-                "echo", "with logprobs it asks for those of the prompt, which no engine gives"
-            )
+            raise UnsupportedParameterError("echo", self.bounded["echo"])
         prompts = self._prompts()
         n = self.n or 1
         if n * len(prompts) > MAX_CHOICES:
@@ -64,6 +65,8 @@ class CompletionRequest(SamplingFields):
             structure=self.structure(),
             priority=self.priority or 0,
             cache_salt=self.cache_salt,
+            bad_words=tuple(self.bad_words or ()),
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
         )
 
     def encoder(self, context: AnswerContext) -> StreamEncoder:

@@ -146,7 +146,7 @@ def test_tools_of_a_format_that_is_not_known_are_refused(tokenizer: Tokenizer) -
     """With the setting that would say how to read them."""
     families = output_families("{{ tools }} <function=x></function>", None, None)
     request = asked(Conversation(SAID, tools=[GET]), tool_choice=ToolChoice({"get": {}}))
-    with pytest.raises(UnsupportedParameterError, match="engine.tool_parser"):
+    with pytest.raises(UnsupportedParameterError, match=r"engine\.tool_parser"):
         planned(request, families, renderer_of(tokenizer, THINKING))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
 
-from engine.errors import ContextLengthError
+from engine.errors import ContextLengthError, InvalidRequestError
 from engine.prompt.lowering import GenerateRequest, lower
 from engine.prompt.renderer import PromptRenderer
 from engine.types import EngineRequest, ModelLimits, SamplingParams, Structure, StructureKind, TextParams
@@ -57,3 +58,42 @@ def test_all_choices_share_one_grammar() -> None:
     assert (first.grammar.structure, first.grammar.compiled) == (structure, None)
     assert all(other.grammar is first.grammar for other in others)
     assert lowered()[0].grammar is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "max_tokens", "prompt"),
+    [
+        (None, None, tuple(range(20))),
+        (5, None, (15, 16, 17, 18, 19)),
+        (1, None, (19,)),
+        (20, None, tuple(range(20))),
+        (99, None, tuple(range(20))),
+        (-1, None, tuple(range(20))),
+        (-1, 90, tuple(range(10, 20))),
+    ],
+)
+def test_a_prompt_is_cut_to_its_end(keep: int | None, max_tokens: int | None, prompt: tuple[int, ...]) -> None:
+    """Its last tokens stay, all where there are no more; -1 leaves room for the answer."""
+    (request,) = cut(range(20), keep, max_tokens)
+    assert tuple(request.prompt_token_ids) == prompt
+
+
+def test_a_prompt_beyond_the_context_can_be_cut() -> None:
+    """Without `max_tokens`, -1 leaves room for one token; what is not cut enough is refused as ever."""
+    (request,) = cut([7] * 500, -1)
+    assert (len(request.prompt_token_ids), request.sampling.max_tokens) == (99, 1)
+    with pytest.raises(ContextLengthError):
+        cut([7] * 500, None)
+    for keep in (0, 100, 10**9):
+        with pytest.raises(InvalidRequestError) as refused:
+            cut([7] * 500, keep)
+        assert refused.value.param == "truncate_prompt_tokens"
+
+
+def cut(prompt: Iterable[int], keep: int | None, max_tokens: int | None = None) -> list[EngineRequest]:
+    """A prompt of these ids, cut."""
+    sampling = SamplingParams(max_tokens=1)
+    request = GenerateRequest(
+        "r", (tuple(prompt),), sampling, TextParams(), max_tokens=max_tokens, truncate_prompt_tokens=keep
+    )
+    return lower(request, NO_RENDERER, LIMITS)
