@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from engine.backends.mailbox import StepMailbox
 from engine.backends.model_folder import read_limits
 from engine.backends.request_checks import check_request
+from engine.backends.unsupported import refuse_unsupported
 from engine.backends.vllm.adapters import Adapters
 from engine.backends.vllm.controls import VllmControls
-from engine.backends.unsupported import refuse_unsupported
 from engine.backends.vllm.counts import EngineCounts
 from engine.backends.vllm.environment import prepare_import
 from engine.backends.vllm.ledger import SequenceLedger
