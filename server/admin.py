@@ -13,8 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine.backends.base import EngineControls
 from engine.slumber import Slumber
 from server.handler import Handler
+from server.openapi import OF_A_BODY, body_of, errors
 from server.wire.door import parse_body
 from server.wire.errors import WireError
+
+LEVEL = {"name": "level", "in": "query", "schema": {"enum": ["1", "2"], "default": "1"}}
 
 
 class LoadAdapter(BaseModel):
@@ -39,9 +42,9 @@ class UnloadAdapter(BaseModel):
 
 def admin_routes(handler: Handler) -> APIRouter:
     """Engines without adapters and sleep refuse all of them by name."""
-    router = APIRouter()
+    router = APIRouter(responses=errors(*OF_A_BODY, 403))
 
-    @router.post("/v1/load_lora_adapter")
+    @router.post("/v1/load_lora_adapter", openapi_extra=body_of(LoadAdapter))
     async def load_lora_adapter(request: Request) -> dict[str, Any]:
         asked = parse_body(LoadAdapter, await handler.body(request))
         controls = _controls(handler)
@@ -49,7 +52,7 @@ def admin_routes(handler: Handler) -> APIRouter:
         await controls.load_adapter(asked.lora_name, asked.lora_path)
         return {"status": "loaded", "id": asked.lora_name, "object": "model"}
 
-    @router.post("/v1/unload_lora_adapter")
+    @router.post("/v1/unload_lora_adapter", openapi_extra=body_of(UnloadAdapter))
     async def unload_lora_adapter(request: Request) -> dict[str, Any]:
         asked = parse_body(UnloadAdapter, await handler.body(request))
         controls = _controls(handler)
@@ -59,7 +62,7 @@ def admin_routes(handler: Handler) -> APIRouter:
         await controls.unload_adapter(asked.lora_name)
         return {"status": "unloaded", "id": asked.lora_name, "object": "model"}
 
-    @router.post("/sleep")
+    @router.post("/sleep", openapi_extra={"parameters": [LEVEL]})
     async def sleep(request: Request) -> dict[str, Any]:
         level = request.query_params.get("level", "1")
         if level not in ("1", "2"):

@@ -20,6 +20,8 @@ ASKING: dict[str, dict[str, Any]] = {
     "structure": {"grammar": Grammar(Structure(StructureKind.REGEX, "a", "guided_regex"))},
     "simulate": {"simulation": Simulation((1,))},
     "allowed_token_ids": {"sampling": SamplingParams(max_tokens=1, allowed_token_ids=frozenset({1}))},
+    "priority": {"priority": 1},
+    "cache_salt": {"cache_salt": "a"},
     "bad_words": {"sampling": SamplingParams(max_tokens=1, bad_words=((1,),))},
 }
 """For each thing that some engine refuses: a request that asks for it."""
