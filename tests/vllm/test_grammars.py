@@ -64,6 +64,21 @@ def test_an_answer_that_left_its_grammar_fails(guidance: Any) -> None:
     assert whole.accept_tokens("r", [*tokenizer.encode("a", add_special_tokens=False), tokenizer.eos_token_id])
 
 
+def test_an_answer_that_takes_too_long_fails(guidance: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token's mask has a bound, since all other sequences wait for it; the sequence alone is failed."""
+    from engine.backends.vllm import grammars
+
+    tokens = guidance.tokenizer.encode("a", add_special_tokens=False)
+    grammar = compiled(guidance, "a+")
+    mask = guidance.allocate_token_bitmask(1)
+    grammar.fill_bitmask(mask, 0)
+    assert grammar.accept_tokens("r", tokens)
+    monkeypatch.setattr(grammars, "STEP_SECONDS", 0.0)
+    grammar.fill_bitmask(mask, 0)
+    assert not grammar.accept_tokens("r", tokens)
+    assert compiled(guidance, "a+").accept_tokens("r", tokens)
+
+
 @pytest.mark.parametrize("grammar", ["start: /(/", "start: missing", "nothing"])
 def test_what_does_not_compile_is_an_error(guidance: Any, grammar: str) -> None:
     """Raised where vLLM would only log it and let the answer end at once."""

@@ -65,11 +65,12 @@ def test_an_adapter_is_a_model_of_its_own(server: RunningServer) -> None:
     base, first = said(server, BASE), said(server, "first")
     assert base != first
     assert (said(server, BASE), said(server, "first")) == (base, first)
-    assert server.log_records(event="request", model="first")
-    assert server.metrics()['tailrace_model_tokens_total{kind="generated",model="first"}'] == 24
+    server.wait_for({'tailrace_model_tokens_total{kind="generated",model="first"}': 24}, 5)
+    assert len(server.log_records(event="request", model="first")) == 2
     body = {"model": "first", "prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         busy = 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="first",waiting_lora_adapters=""}'
         assert server.metrics()[busy] > 1e9  # seconds since 1970
     server.wait_idle()
@@ -144,10 +145,11 @@ def test_a_lower_priority_goes_first(server: RunningServer) -> None:
         return httpx.post(url, json=body | fields, timeout=120).headers["x-request-id"]
 
     with ThreadPoolExecutor(3) as pool, ExitStack() as running:
+        asked, reading = [], []
         for _ in range(SLOTS):
             long = httpx.stream("POST", url, json=body | {"max_tokens": 1_500}, timeout=60)
-            next(running.enter_context(long).iter_lines())
-        asked = []
+            reading.append(running.enter_context(long).iter_lines())  # kept: its end would be the stream's
+            next(reading[-1])
         for number, priority in enumerate((5, 0, -5), start=1):
             asked.append(pool.submit(ask, {"max_tokens": 8, "priority": priority}))
             wanted = {"tailrace_sequences_running": float(SLOTS), "tailrace_sequences_waiting": float(number)}
