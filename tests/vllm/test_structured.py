@@ -45,7 +45,7 @@ def test_ten_schemas(model_server: RunningServer, demo_model: Path) -> None:
     def answer(name: str, number: int) -> list[tuple[str | None, str]]:
         question, schema = SCHEMAS[name]
         ask = streamed if number % 2 else whole
-        body = {"prompt": prompt(tokenizer, question), "max_tokens": 200, "temperature": 0}
+        body = {"prompt": prompt(tokenizer, question), "max_tokens": 200, "temperature": 0, "frequency_penalty": 0.5}
         with httpx.Client(base_url=model_server.url, timeout=120) as client:
             reply = ask(client, COMPLETIONS, body | {"response_format": format_of(schema)})
         return [(choice.finish_reason, choice.text) for choice in reply.choices.values()]
