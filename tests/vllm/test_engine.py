@@ -64,6 +64,18 @@ async def test_a_seed_repeats_itself(shared: SharedEngine, seed: int) -> None:
         assert other.token_ids != alone.token_ids
 
 
+async def test_a_seed_repeats_itself_after_a_long_prompt(shared: SharedEngine) -> None:
+    """However many steps the prompt took: several, or one where its blocks were remembered. The engine lives on."""
+    prompt = [number % 20_000 + 1_100 for number in range(150)]
+    async with shared.started(max_num_seqs=64) as backend:
+        drawn: dict[str, Any] = {"temperature": 1.5, "max_tokens": 16}
+        first, beside = await ask(backend, greedy("a", prompt, seed=7, **drawn), greedy("b", prompt[1:], **drawn))
+        (again,) = await ask(backend, greedy("c", prompt, seed=7, **drawn))
+        assert (first.cached_tokens, again.cached_tokens) == (0, 128)
+        assert again.token_ids == first.token_ids
+        assert beside.finish_reason is FinishReason.LENGTH
+
+
 async def test_stop_tokens_end_a_sequence(shared: SharedEngine) -> None:
     """The token counts, is named, and is the last; before `min_tokens` it can't be sampled."""
     async with shared.started(max_num_seqs=64) as backend:
@@ -152,7 +164,7 @@ async def test_guesses_stay_within_a_structure(shared: SharedEngine, demo_model:
         compiler = SharedCompiler(Vocabulary.from_tokenizer(tokenizer.backend), lambda: backend.limits, backend.accept)
         requests = [
             replace(
-                greedy(name, prompt(tokenizer, question), max_tokens=200, ignore_eos=False),
+                greedy(name, prompt(tokenizer, question), max_tokens=200, ignore_eos=False, frequency_penalty=0.5),
                 grammar=await asyncio.to_thread(compiler.compile, structure(name)),
             )
             for name, (question, _) in SCHEMAS.items()

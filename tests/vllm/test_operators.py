@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.running_server import RunningServer, poll_until
+from tests.running_server import RunningServer
 from tests.vllm.tiny_adapter import make_adapter
 
 ADMIN = {"authorization": "Bearer operator"}
@@ -32,7 +34,7 @@ def adapters(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
 @pytest.fixture(scope="module")
 def server(demo_model: Path, adapters: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    settings = (*SETTINGS, f'engine.lora_modules={{"first": "{adapters[0]}"}}')
+    settings = (*SETTINGS, f"engine.lora_modules.first={adapters[0]}")
     flags = ("--engine", "vllm", "--model", str(demo_model), *[part for one in settings for part in ("--set", one)])
     with RunningServer(*flags, log_folder=tmp_path_factory.mktemp("operators")) as running:
         yield running
@@ -63,11 +65,12 @@ def test_an_adapter_is_a_model_of_its_own(server: RunningServer) -> None:
     base, first = said(server, BASE), said(server, "first")
     assert base != first
     assert (said(server, BASE), said(server, "first")) == (base, first)
-    assert server.log_records(event="request", model="first")
-    assert server.metrics()['tailrace_model_tokens_total{kind="generated",model="first"}'] == 24
+    server.wait_for({'tailrace_model_tokens_total{kind="generated",model="first"}': 24}, 5)
+    assert len(server.log_records(event="request", model="first")) == 2
     body = {"model": "first", "prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         busy = 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="first",waiting_lora_adapters=""}'
         assert server.metrics()[busy] > 1e9  # seconds since 1970
     server.wait_idle()
@@ -134,27 +137,28 @@ def test_sleep_and_wake(server: RunningServer, level: int) -> None:
 
 
 def test_a_lower_priority_goes_first(server: RunningServer) -> None:
-    """Of three that wait for both of the engine's places, the last one that came begins first."""
-    url = f"{server.url}/v1/completions"
-    body = {"prompt": "Once", "ignore_eos": True, "stream": True}
-    with httpx.Client(timeout=60) as client:
-        running = [client.send(client.build_request("POST", url, json=body | {"max_tokens": 300}), stream=True)]
-        running += [client.send(client.build_request("POST", url, json=body | {"max_tokens": 300}), stream=True)]
-        poll_until(lambda: server.metrics()["tailrace_sequences_running"] == SLOTS, 30, lambda: "never ran")
-        waiting = []
-        for priority in (5, 0, -5):
-            fields = body | {"max_tokens": 2, "priority": priority}
-            waiting.append(client.send(client.build_request("POST", url, json=fields), stream=True))
-        poll_until(lambda: server.metrics()["tailrace_sequences_waiting"] == len(waiting), 30, lambda: "never waited")
-        for answer in running:
-            answer.close()
-        for answer in waiting:
-            answer.read()
+    """Of three that wait for the engine's two places, the last one that came begins first."""
+    url, body = f"{server.url}/v1/completions", {"prompt": "Once", "ignore_eos": True, "stream": True}
+
+    def ask(fields: dict[str, Any]) -> str:
+        """Its id, at its end; nothing is sent while it waits."""
+        return httpx.post(url, json=body | fields, timeout=120).headers["x-request-id"]
+
+    with ThreadPoolExecutor(3) as pool, ExitStack() as running:
+        asked, reading = [], []
+        for _ in range(SLOTS):
+            long = httpx.stream("POST", url, json=body | {"max_tokens": 1_500}, timeout=60)
+            reading.append(running.enter_context(long).iter_lines())  # kept: its end would be the stream's
+            next(reading[-1])
+        for number, priority in enumerate((5, 0, -5), start=1):
+            asked.append(pool.submit(ask, {"max_tokens": 8, "priority": priority}))
+            wanted = {"tailrace_sequences_running": float(SLOTS), "tailrace_sequences_waiting": float(number)}
+            server.wait_for(wanted, 30)
+        running.close()
+        ids = [answer.result() for answer in asked]
     server.wait_idle()
-    ids = [answer.headers["x-request-id"] for answer in waiting]
-    queued = {record["request_id"]: record["queue_seconds"] for record in server.log_records(event="request")}
-    ended = [record["request_id"] for record in server.log_records(event="request") if record["request_id"] in ids]
-    assert ended == ids[::-1], queued
+    begun = {record["request_id"]: record["queue_seconds"] for record in server.log_records(event="request")}
+    assert begun[ids[2]] < begun[ids[1]] < begun[ids[0]]
 
 
 def test_a_salt_keeps_prompts_apart(server: RunningServer) -> None:

@@ -76,8 +76,8 @@ def cpu_defaults(max_num_seqs: int, guesses: int) -> dict[str, Any]:
     """What suits a machine without GPU better than the library's own defaults.
 
     Those would take nine tenths of the memory, compile for minutes, prefill for many seconds in one step, in which
-    nothing else goes on and no abort is seen, and compute in bfloat16, whose near ties change greedy text. `guesses`:
-    tokens that speculation adds to each sequence's step.
+    nothing else goes on and no abort is seen, compute in bfloat16, whose near ties change greedy text, and end on the
+    first seeded prompt of several steps. `guesses`: tokens that speculation adds to each sequence's step.
     """
     return {
         "dtype": "float32",
@@ -85,6 +85,7 @@ def cpu_defaults(max_num_seqs: int, guesses: int) -> dict[str, Any]:
         "kv_cache_memory_bytes": psutil.virtual_memory().available // CPU_CACHE_SHARE,
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_seqs * (1 + guesses) + CPU_PREFILL_TOKENS,
+        "worker_cls": "engine.backends.vllm.cpu_worker.SeededCPUWorker",
     }
 
 

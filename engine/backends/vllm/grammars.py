@@ -8,12 +8,14 @@ were complete.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from typing import Any
 
 from llguidance import LLMatcher
 from vllm.v1.structured_output.backend_guidance import GuidanceBackend, GuidanceGrammar, serialize_guidance_grammar
 
+from engine.grammar.follower import STEP_SECONDS
 from engine.grammar.tokens import build_matcher
 
 REMEMBERED = 32
@@ -21,11 +23,20 @@ REMEMBERED = 32
 
 
 class StrictGrammar(GuidanceGrammar):  # type: ignore[misc]
-    """One answer's place in its grammar."""
+    """One answer's place in its grammar, held to the same bound of time as by the engine that follows them itself."""
+
+    slowest_mask = 0.0
+    """Seconds of processor time; all other sequences wait meanwhile."""
+
+    def fill_bitmask(self, bitmask: Any, idx: int) -> None:
+        began = time.thread_time()
+        super().fill_bitmask(bitmask, idx)
+        self.slowest_mask = max(self.slowest_mask, time.thread_time() - began)
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """False fails the sequence: also where the grammar became too complex to follow and allowed only an end."""
-        return not self.ll_matcher.is_error() and super().accept_tokens(request_id, tokens)
+        """False fails the sequence, also where the grammar became too complex to follow: nothing else tells of that."""
+        followed = self.slowest_mask <= STEP_SECONDS and not self.ll_matcher.is_error()
+        return followed and super().accept_tokens(request_id, tokens)
 
 
 class SharedGuidance(GuidanceBackend):  # type: ignore[misc]
