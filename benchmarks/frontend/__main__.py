@@ -2,8 +2,8 @@
 
     .venv-vllm/bin/python -m benchmarks.frontend [--out FILE] [--servers tailrace,vllm] [--rust-binary VLLM_RS]
 
-Prints a table of medians; with --out also JSON, every single run in it, and the table beside it as .md. README.md says what is
-measured. Two cores are taken whole: one by the server, one by the core and the client.
+Prints a table of medians; with --out also JSON, every single run in it, and the table beside it as .md. README.md says
+what is measured. Two cores are taken whole: one by the server, one by the mock core and the client.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def told(run: Run) -> None:
     """To standard error, as it goes."""
     load = run.cell.load
     print(
-        f"{load.endpoint} {load.streams}, step {run.cell.interval_ms:g} ms, {run.server}: {run.cpu_us_per_token:.1f} us/tok, "
-        f"{run.tokens_per_second:.0f} tok/s, {run.events_per_token:.3f} events/tok, {run.lost_tokens} lost",
+        f"{load.endpoint} {load.streams}, step {run.cell.interval_ms:g} ms, {run.server}: "
+        f"{run.cpu_us_per_token:.1f} us/tok, {run.tokens_per_second:.0f} tok/s, {run.events_per_token:.3f} events/tok, {run.lost_tokens} lost",
         file=sys.stderr,
         flush=True,
     )
@@ -84,7 +84,8 @@ def measure(options: argparse.Namespace) -> list[Run]:
         client = LoadClient(folder, options.cpus[1])
         ids = folder / "token_ids.json"
         token_ids.write(options.model, ids)
-        place = Place(folder, options.model, ids, *options.cpus, options.rust_binary)
+        server_cpu, core_cpu = options.cpus
+        place = Place(folder, options.model, ids, server_cpu, core_cpu, options.rust_binary)
         servers = [running.enter_context(FrontEnd(name, place)) for name in options.servers.split(",")]
         return run_all(servers, cells(options), client, options.rounds, told)
 
@@ -92,7 +93,12 @@ def measure(options: argparse.Namespace) -> list[Run]:
 def document(options: argparse.Namespace, runs: list[Run], found: list[Row]) -> dict[str, Any]:
     settings = {name: value for name, value in vars(options).items() if name not in ("model", "out", "rust_binary")}
     facts = machine() | {"cores": str(os.cpu_count()), "load_average": str(os.getloadavg())}
-    return {"machine": facts, "settings": settings, "rows": [asdict(row) for row in found], "runs": msgspec.to_builtins(runs)}
+    return {
+        "machine": facts,
+        "settings": settings,
+        "rows": [asdict(row) for row in found],
+        "runs": msgspec.to_builtins(runs),
+    }
 
 
 def parsed() -> argparse.Namespace:

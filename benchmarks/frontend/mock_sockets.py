@@ -1,4 +1,4 @@
-"""The mock core's sockets: vLLM's handshake, then requests in and steps out. Never waits on a front end that is slow."""
+"""The mock core's sockets: vLLM's handshake, then requests in and steps out. Never waits for a slow front end."""
 
 from __future__ import annotations
 

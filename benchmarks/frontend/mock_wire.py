@@ -1,6 +1,6 @@
 """The bytes of a step, as vLLM's own encoder makes them, at a price that leaves the machine to the front end.
 
-Never a layout of its own: what all outputs share is cut out of one that vLLM encoded, and what is rare is encoded by vLLM.
+Never a layout of its own: what all outputs share is cut out of one that vLLM encoded, and what is rare vLLM encodes.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ def step_message(outputs: list[bytes], running: int, gone: Collection[str], engi
     without = encoded(
         EngineCoreOutputs(engine_index=engine_index, scheduler_stats=stats, finished_requests=set(gone) or None)
     )
-    return b"".join(
-        (without[:NO_OUTPUTS_AT], _array_head(len(outputs)), *outputs, without[NO_OUTPUTS_AT + 1 :])
-    )
+    return b"".join((without[:NO_OUTPUTS_AT], _array_head(len(outputs)), *outputs, without[NO_OUTPUTS_AT + 1 :]))
 
 
 def answer_message(call_id: int, result: Any, engine_index: int) -> bytes:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.frontend.mocked --board FILE --token-ids FILE --core-cpu N tailrace|vllm WORD...
 
-The words are those that follow the server's name on its own command line. Replaced is one function, the one that vLLM runs
-in the process it starts for the engine: sockets, handshake, supervision and end are as they come, in both servers.
+The words are those that follow the server's name on its own command line. Replaced is one function, the one that vLLM
+runs in the process it starts for the engine: sockets, handshake, supervision and end are as they come, in both servers.
 """
 
 from __future__ import annotations

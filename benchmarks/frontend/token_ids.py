@@ -1,7 +1,7 @@
 """What the mock engine core says: token ids of this repository's own prose and code.
 
-Never text in which a token is a part of a character: a front end owes no event for one of those, and the benchmark counts
-one event a token.
+Never text in which a token is a part of a character: a front end owes no event for one of those, and the benchmark
+counts one event a token.
 """
 
 from __future__ import annotations
