@@ -27,15 +27,24 @@ LOG_TAIL_CHARACTERS = 3000
 
 def command(server: str, model: Path, engine_arguments: dict[str, Any], engine: str) -> list[str]:
     """The command line, without a port. `server` is `tailrace` or `vllm`; `engine` is tailrace's."""
-    program = str(Path(sys.executable).with_name(server))
     if server == "vllm":
-        flags = [word for name, value in engine_arguments.items() for word in _vllm_flag(name, value)]
-        return [program, "serve", str(model), "--served-model-name", NAME, "--host", "127.0.0.1", *flags]
+        return [sys.executable, "-m", "benchmarks.vllm_command", *vllm_words(model, engine_arguments)]
     if server == "tailrace":
-        settings = [f"engine.vllm.{name}={json.dumps(value)}" for name, value in engine_arguments.items()]
-        flags = [word for setting in (f"engine.served_model_name={NAME}", *settings) for word in ("--set", setting)]
-        return [program, "serve", "--engine", engine, "--model", str(model), "--host", "127.0.0.1", *flags]
+        return [str(Path(sys.executable).with_name("tailrace")), *tailrace_words(model, engine_arguments, engine)]
     raise ValueError(f"no server is called {server!r}; there are tailrace and vllm")
+
+
+def vllm_words(model: Path, engine_arguments: dict[str, Any]) -> list[str]:
+    """What follows `vllm` on its command line."""
+    flags = [word for name, value in engine_arguments.items() for word in _vllm_flag(name, value)]
+    return ["serve", str(model), "--served-model-name", NAME, "--host", "127.0.0.1", *flags]
+
+
+def tailrace_words(model: Path, engine_arguments: dict[str, Any], engine: str) -> list[str]:
+    """What follows `tailrace` on its command line; the engine arguments are vLLM's."""
+    settings = [f"engine.vllm.{name}={json.dumps(value)}" for name, value in engine_arguments.items()]
+    flags = [word for setting in (f"engine.served_model_name={NAME}", *settings) for word in ("--set", setting)]
+    return ["serve", "--engine", engine, "--model", str(model), "--host", "127.0.0.1", *flags]
 
 
 def _vllm_flag(name: str, value: Any) -> list[str]:
@@ -50,9 +59,9 @@ class Served:
 
     def __init__(self, name: str, line: list[str], logs: Path) -> None:
         self.name = name
-        self._port = _free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._line = [*line, "--port", str(self._port)]
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._line = [*line, "--port", str(self.port)]
         self._log = logs / f"{name}.log"
 
     def __enter__(self) -> Self:
@@ -70,9 +79,13 @@ class Served:
     ) -> None:
         self._stop()
 
+    def front_end_process(self) -> psutil.Process:
+        """The process that answers HTTP; its children are the engine."""
+        return psutil.Process(self._process.pid)
+
     def front_end_cpu_seconds(self) -> float:
-        """User and system time of the process that answers HTTP, not of its children: those are the engine."""
-        times = psutil.Process(self._process.pid).cpu_times()
+        """User and system time of the process that answers HTTP, all its threads and none of its children."""
+        times = self.front_end_process().cpu_times()
         return float(times.user + times.system)
 
     def _wait_ready(self) -> None:
@@ -85,7 +98,7 @@ class Served:
             time.sleep(0.2)
 
     def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", "/ready" if self.name == "tailrace" else "/health")
             return connection.getresponse().status == 200

@@ -69,6 +69,11 @@ class SequenceStream:
         """Of these, the ones for nobody: neither a stop string nor a soft cancel had ended the sequence."""
         self.on_scheduled: Callable[[], None] | None = None
         """Hears when `scheduled_at` is set; it must not raise."""
+        self.on_step: Callable[[OutputStep], bool] | None = None
+        """Asked to take a step on the spot, in the midst of the engine's, when the consumer waits and has no mail.
+
+        True: it did, and the consumer never hears of the step. It must not raise, nor wait, nor touch the stream.
+        """
         self._owner = owner
         self._mail: dict[int, OutputStep] = {}
         self._merged_bytes = 0
@@ -184,7 +189,9 @@ class SequenceStream:
             self.zombie_tokens += tokens
 
     def deliver(self, step: OutputStep) -> None:
-        """The core's side: puts a step into the choice's mailbox and wakes the consumer."""
+        """The core's side: puts a step into the choice's mailbox and wakes the consumer, if nobody takes it at once."""
+        if self.on_step is not None and self._idle and self.on_step(step):
+            return
         waiting = self._mail.get(step.index)
         if waiting is None:
             self._mail[step.index] = step
@@ -241,6 +248,11 @@ class SequenceStream:
         self._merged_bytes = 0
         self._unfinished -= sum(step.finished is not None for step in steps)
         return steps
+
+    @property
+    def _idle(self) -> bool:
+        """The consumer waits, and nothing has woken it yet."""
+        return self._waiter is not None and not self._waiter.done()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

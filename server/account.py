@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.gaps import TokenGaps
 from engine.output.events import OutputStep
+from engine.stream import SequenceStream
 from server.lifecycle import EndState, Phase, StreamState
 
 
@@ -68,6 +69,17 @@ class Account:
     def wrote(self, steps: Sequence[OutputStep]) -> None:
         """The socket accepted these steps' events; their tokens are the socket's to count."""
         self.finish_reasons += [step.finished.reason.value for step in steps if step.finished is not None]
+
+    def measure(self, stream: SequenceStream) -> None:
+        """Takes over what the engine has done for it so far."""
+        self.scheduled_at = stream.scheduled_at
+        self.first_token_at, self.last_token_at = stream.first_token_at, stream.last_token_at
+        self.generated_tokens = stream.generated_tokens
+        self.completion_tokens = stream.completion_tokens
+        self.reasoning_tokens = stream.reasoning_tokens
+        self.zombie_tokens = stream.zombie_tokens
+        self.cached_tokens = stream.cached_tokens
+        self.gaps = stream.gaps
 
     @property
     def cut_tokens(self) -> int:

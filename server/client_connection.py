@@ -50,5 +50,12 @@ class ClientConnection:
         """How many of `given_bytes` the client's kernel has, or had when the connection was lost; None: not told."""
         return None
 
+    def write_part(self, data: bytes) -> bool:
+        """Writes a part of the body of the answer that is being given, past ASGI's messages; False: nothing was done.
+
+        Where it is done the client gets, byte for byte, what it would get by way of the messages.
+        """
+        return False
+
     def abort(self) -> None:
         """Cuts it at once, with what was not sent yet. A server that tells nothing closes what was left unfinished."""

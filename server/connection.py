@@ -24,7 +24,7 @@ from server.delivery import CONNECTION, asking_on, identity_headers
 from server.half_close import HalfClose, ResetWatch
 from server.head_marks import BLANK_LINE, beginning_at_end
 from server.measured_transport import MeasuredTransport
-from server.request_cycle import closing_if_unread, without_chunks
+from server.request_cycle import chunk_written, closing_if_unread, without_chunks
 from server.stalled_writing import StalledWriting
 from server.wire.errors import ErrorFacts
 from server.wire.openai_errors import error_body
@@ -108,6 +108,9 @@ class Connection(HttpToolsProtocol, ClientConnection):
     @on_half_close.setter
     def on_half_close(self, callback: Callable[[], None] | None) -> None:
         self._half_close.callback = callback
+
+    def write_part(self, data: bytes) -> bool:
+        return not self.flow.write_paused and chunk_written(self._running, data)
 
     def shut_down(self) -> None:
         """Cuts a connection that the server's end can't wait for."""

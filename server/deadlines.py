@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.lifecycle import Phase
+from server.wire.errors import WireError
 
 
 class Progress(Protocol):
@@ -40,6 +41,14 @@ class Deadlines:
         timeouts = self.timeouts
         counting = [(since + timeouts[phase], phase) for phase, since in self._counting(progress) if phase in timeouts]
         return min(counting, default=None)
+
+    def error(self, phase: Phase) -> WireError | None:
+        """What the client is told of this phase's deadline, which passed; None for a phase that has none here."""
+        seconds = self.timeouts.get(phase)
+        if seconds is None:
+            return None
+        message = f"the answer was not ready in time: the deadline {phase.value!r} of {seconds:g} s passed"
+        return WireError(504, message, code="deadline_exceeded")
 
     def _counting(self, progress: Progress) -> list[tuple[Phase, float]]:
         if not progress.generating:

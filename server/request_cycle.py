@@ -1,4 +1,4 @@
-"""What uvicorn's request cycle lacks: answers of unknown length to HTTP/1.0, and to bodies that were not asked for.
+"""What uvicorn's request cycle lacks: HTTP/1.0's and unread requests' answers, and a short way for a stream's frames.
 
 Never what an answer says: its messages pass, and only their framing is another.
 """
@@ -7,6 +7,18 @@ from __future__ import annotations
 
 from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+
+def chunk_written(cycle: RequestResponseCycle | None, data: bytes) -> bool:
+    """Does what `cycle.send` does with one more part of a chunked body that goes on; False: it is another case.
+
+    Five coroutines lie between an answer and that method, and to a body's parts they do nothing: a third of what a
+    token's frame costs besides the kernel. Source: uvicorn's `RequestResponseCycle.send`.
+    """
+    if cycle is None or not data or not cycle.chunked_encoding or cycle.disconnected or cycle.response_complete:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    return True
 
 
 async def without_chunks(

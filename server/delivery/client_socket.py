@@ -49,6 +49,8 @@ class ClientSocket:
         self._end: int | None = None
         """Where on the connection the answer ends."""
         self._arrived = False
+        self._short_way = False
+        """The connection takes parts of this answer's body without ASGI's messages."""
         self.started = False
         self.ended = False
         self.blocked = False
@@ -99,8 +101,9 @@ class ClientSocket:
 
     async def write(self, data: bytes, tokens: int = 0) -> None:
         """Returns when the socket accepted the bytes, in which `tokens` more of the answer stand."""
-        await self._give_body(data, more=True)
-        self._wrote(tokens)
+        if len(data) > PIECE_BYTES or not self.write_now(data, tokens):
+            await self._give_body(data, more=True)
+            self._wrote(tokens)
 
     async def end(self, data: bytes = b"", tokens: int = 0) -> None:
         """As `write`."""
@@ -155,6 +158,23 @@ class ClientSocket:
             else:
                 self._ledger.delivered(acknowledged)
 
+    @property
+    def writes_now(self) -> bool:
+        """Whether `write_now` will write: it has before, and the client has taken all that the kernel was given."""
+        connection = self._connection
+        return self._short_way and not (self._cut or connection.lost or connection.congested)
+
+    def write_now(self, data: bytes, tokens: int = 0) -> bool:
+        """As `write`, and never waits; False, with nothing written, where that takes ASGI's messages or patience."""
+        self._check()
+        if not self._connection.write_part(data):
+            return False
+        self._check()
+        self._short_way = True
+        self.bytes_written += len(data)
+        self._wrote(tokens)
+        return True
+
     async def _give_body(self, data: bytes, *, more: bool) -> None:
         """In pieces, so that little of a large answer waits below us for a client that does not read it."""
         for start in range(0, max(1, len(data)), PIECE_BYTES):
@@ -186,7 +206,8 @@ class ClientSocket:
             self.abort()
 
     def _check(self) -> None:
-        if self.cut:
+        connection = self._connection
+        if self._cut or connection.stalled:
             raise SlowClientError(f"the client took nothing for {self._timeout:g} s")
-        if self._connection.lost:
+        if connection.lost:
             raise ClientGoneError

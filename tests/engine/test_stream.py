@@ -156,6 +156,31 @@ async def test_a_nudge_ends_one_wait(vocabulary: Vocabulary) -> None:
         assert text_of(await waiting) == " world"
 
 
+async def test_a_step_taken_on_the_spot_is_nobody_elses(vocabulary: Vocabulary) -> None:
+    """Only while the consumer waits with no mail; what is not taken, and all after it, comes to it in order."""
+    async with hand_driven(vocabulary) as (core, backend):
+        async with core.open([scripted("a", [])], TextParams()) as stream:
+            taken: list[OutputStep] = []
+            takes = [True, True, False]
+
+            def take(step: OutputStep) -> bool:
+                taken.append(step)
+                return takes.pop(0)
+
+            stream.on_step = take
+            core.take_step(StepOutputs([SequenceOutput("a", [19556])]))  # nobody waits yet
+            assert taken == []
+            assert text_of(await stream.next_steps()) == "Hello"
+            waiting = asyncio.create_task(stream.next_steps())
+            await asyncio.sleep(0)
+            for _ in range(4):
+                core.take_step(StepOutputs([SequenceOutput("a", [905])]))
+            assert len(taken) == 3
+            assert text_of(taken[:2]) == " world world"
+            assert text_of(await waiting) == " world world"
+        assert backend is core.backend
+
+
 async def test_a_nudge_does_not_hide_the_end(vocabulary: Vocabulary) -> None:
     """A finished stream is finished, nudged or not."""
     async with (

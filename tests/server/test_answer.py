@@ -33,6 +33,8 @@ from tests.server.replies import chunks_of, folded, frames_of, parsed
 from tests.vocabularies import vocabulary
 
 HELLO = [19556, 905]
+PEPPER = [187, 249, 230, 131]
+"""U+1F336 in four tokens of one byte each."""
 Message = dict[str, Any]
 
 
@@ -118,11 +120,14 @@ class Run:
         services = AnswerServices(core, self.admission, config, metrics, StreamTimer(), {}, self.closed.append)
         self.answer = Answer(services, plan, Account("r", "/", "m", streams=stream, started_at=0))
         self.client = Client()
+        self.connection: ClientConnection | None = None
+        """What the client's connection is and tells; None: one that tells nothing."""
 
     async def __call__(self) -> Account:
         """Runs it to its end; whatever it raises, its one account is closed."""
+        scope = {"type": "http", "extensions": {CONNECTION: self.connection or ClientConnection()}}
         try:
-            await self.answer({"type": "http"}, self.client.receive, self.client.send)
+            await self.answer(scope, self.client.receive, self.client.send)
         finally:
             await turns_until(lambda: bool(self.closed))
             (self.account,) = self.closed
@@ -148,6 +153,56 @@ async def test_a_complete_answer(core: EngineCore, stream: bool) -> None:
     assert account.end_state == "completed"
     assert (account.generated_tokens, account.written_tokens, account.written_bytes) == (2, 2, len(body))
     assert core.live_sequences == 0
+
+
+class ShortWay(ClientConnection):
+    """A connection that takes parts of a body as they are, while it is not full."""
+
+    def __init__(self, client: Client, full_every: int | None = None) -> None:
+        self._client = client
+        self._full_every = full_every
+        self.parts: list[bytes] = []
+        self._looks = 0
+
+    @property
+    def congested(self) -> bool:
+        self._looks += 1
+        return self._full_every is not None and self._looks % self._full_every == 0
+
+    def write_part(self, data: bytes) -> bool:
+        if self.congested:
+            return False
+        self.parts.append(data)
+        self._client.sent.append({"body": data, "more_body": True})
+        return True
+
+
+@pytest.mark.parametrize("full_every", [None, 3, 5, 7])
+@pytest.mark.parametrize("logprobs", [None, 1])
+async def test_both_ways_out_say_the_same(core: EngineCore, full_every: int | None, logprobs: int | None) -> None:
+    """Frames written from within the engine's step are those that go as messages, in order, wherever one must wait."""
+    request = scripted("a", [*HELLO, *PEPPER, 1] * 20)
+    request = replace(request, sampling=replace(request.sampling, logprobs=logprobs))
+    plain, short = Run(core, request, stream=True), Run(core, request, stream=True)
+    short.connection = connection = ShortWay(short.client, full_every)
+    accounts = [await plain(), await short()]
+    assert folded(chunks_of(short.client.body)) == folded(chunks_of(plain.client.body))
+    assert [account.written_tokens for account in accounts] == [140, 140]
+    assert accounts[1].written_bytes == len(short.client.body)
+    assert len(connection.parts) > 5
+    if full_every is None:
+        assert short.client.body == plain.client.body
+
+
+async def test_a_fault_on_the_short_way_is_the_streams_own(core: EngineCore) -> None:
+    """A bug in encoding ends that stream with its error event, and the engine goes on."""
+    run = Run(core, scripted("a", [905] * 50), stream=True, buggy=True)
+    run.connection = ShortWay(run.client)
+    with pytest.raises(ZeroDivisionError):
+        await run()
+    assert "error" in parsed(frames_of(run.client.body)[-1])
+    assert core.ready
+    assert (await Run(core, scripted("b", HELLO), stream=True)()).end_state == "completed"
 
 
 async def test_a_slow_reader_gets_everything_in_one_piece(core: EngineCore) -> None:

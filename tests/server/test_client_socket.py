@@ -169,3 +169,62 @@ async def test_an_answer_on_a_used_connection() -> None:
         connection.lost = True
         connection.acknowledged_bytes = acknowledged
         assert socket.delivered_tokens == delivered
+
+
+class Taking(Connection):
+    """A connection that takes parts of a body past ASGI's messages, until it is told not to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[bytes] = []
+        self.full = False
+        self.breaks = False
+
+    @property
+    def congested(self) -> bool:
+        return self.full
+
+    def write_part(self, data: bytes) -> bool:
+        if self.full:
+            return False
+        self.lost = self.breaks
+        self.parts.append(data)
+        return True
+
+
+async def test_the_short_way_and_the_long_one() -> None:
+    """What the connection takes at once makes no message; what it does not, and what is too large, makes its own."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    connection = Taking()
+    socket = ClientSocket(send, 1, connection)  # type: ignore[arg-type]
+    looks = [socket.writes_now]  # not before it has
+    await socket.write(b"ab", 1)
+    looks.append(socket.writes_now)
+    connection.full = True
+    looks.append(socket.writes_now)
+    assert looks == [False, True, False]
+    assert not socket.write_now(b"cd", 1)
+    await socket.write(b"cd", 1)
+    connection.full = False
+    await socket.write(b"x" * (PIECE_BYTES + 1), 1)
+    assert socket.write_now(b"ef", 1)
+    assert connection.parts == [b"ab", b"ef"]
+    assert [len(message["body"]) for message in sent] == [2, PIECE_BYTES, 1]
+    assert (socket.bytes_written, socket.written_tokens) == (PIECE_BYTES + 7, 4)
+
+
+async def test_the_short_way_to_nobody() -> None:
+    """A part that finds the client gone is not counted, and none follows."""
+    connection = Taking()
+    socket = ClientSocket(None, 1, connection)  # type: ignore[arg-type]
+    await socket.write(b"ab", 1)
+    connection.breaks = True
+    for _ in range(2):
+        with pytest.raises(ClientGoneError):
+            socket.write_now(b"cd", 1)
+        assert not socket.writes_now
+    assert (socket.bytes_written, socket.written_tokens) == (2, 1)
