@@ -265,10 +265,9 @@ class Answer(Response):
         return next((failure for failure in failures if failure is not None), None)
 
     def _usage(self) -> Usage:
-        stream = self._stream
-        return Usage(
-            self._plan.context.prompt_tokens, stream.completion_tokens, stream.cached_tokens, stream.reasoning_tokens
-        )
+        said = self._stream
+        prompt_tokens = self._plan.context.prompt_tokens
+        return Usage(prompt_tokens, said.completion_tokens, said.cached_tokens, said.reasoning_tokens)
 
     def _close(self, socket: ClientSocket) -> None:
         """The answer has ended; the account is complete once the engine holds nothing of it any more."""
