@@ -71,7 +71,8 @@ def told(run: Run) -> None:
     load = run.cell.load
     print(
         f"{load.endpoint} {load.streams}, step {run.cell.interval_ms:g} ms, {run.server}: "
-        f"{run.cpu_us_per_token:.1f} us/tok, {run.tokens_per_second:.0f} tok/s, {run.events_per_token:.3f} events/tok, {run.lost_tokens} lost",
+        f"{run.cpu_us_per_token:.1f} us/tok, {run.tokens_per_second:.0f} tok/s, "
+        f"{run.events_per_token:.3f} events/tok, {run.lost_tokens} lost",
         file=sys.stderr,
         flush=True,
     )

@@ -1,8 +1,8 @@
 """An engine core without an engine: it takes vLLM's requests and sends, each step, one token of each, from a list.
 
 It speaks vLLM's protocol over vLLM's sockets, so a front end can't tell. Never a model, never a limit on what runs at
-once. Two ways to keep time (`Board.interval_us`): a step each so many microseconds, as an engine does; or the next step as
-soon as all tokens of the last one arrived at the client, the most that a front end can bear without merging tokens.
+once. Two ways to keep time (`Board.interval_us`): a step each so many microseconds, as an engine does; or the next step
+as soon as all tokens of the last one arrived at the client, the most that a front end can bear without merging tokens.
 """
 
 from __future__ import annotations
