@@ -179,9 +179,9 @@ class Answer(Response):
         self.account.wrote(steps)
 
     def _pass_on(self, socket: ClientSocket, encoder: StreamEncoder, step: OutputStep) -> bool:
-        """Writes a step from within the engine's own, where nothing has to be waited for: no task wakes up for it.
+        """Writes a step from within the engine's own, as most of a stream goes: no task wakes up for it.
 
-        Most of a stream goes this way. False: the step comes to `_send_stream`, and so does what went wrong with it.
+        False: it must wait, or end something, or went wrong, and comes to `_send_stream`.
         """
         if step.finished is not None or not socket.writes_now:
             return False
@@ -193,8 +193,7 @@ class Answer(Response):
         except Exception:  # noqa: BLE001 - whatever it was, it happens again in `_send_stream`, which handles it
             return False
         self._silent_tokens = 0 if data else tokens
-        if data:
-            self._wrote_at = time.monotonic()
+        self._wrote_at = time.monotonic() if data else self._wrote_at
         if self._heard is not None:
             self._heard.fold(step)
         return True
