@@ -16,7 +16,7 @@ from engine.backends.request_checks import check_request
 from engine.backends.transformers import TransformersBackend
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ContextLengthError, InvalidRequestError, ModelLoadError
-from engine.types import EngineRequest, ModelLimits, SamplingParams, Simulation
+from engine.types import EngineRequest, ModelLimits, SamplingParams
 
 LIMITS = ModelLimits(context_length=100, vocab_size=50, eos_token_ids=frozenset({2}))
 CONFIG = {"vocab_size": 50, "max_position_embeddings": 100, "eos_token_id": 2}
@@ -107,7 +107,6 @@ def test_the_package_is_imported_without_torch() -> None:
 @pytest.mark.parametrize(
     ("one", "param"),
     [
-        (EngineRequest("one", [1], SamplingParams(1), Simulation((1,))), "simulate"),
         (request([1, 50]), "prompt"),
         (request([-1]), "prompt"),
         (request([1], logit_bias={50: 1.0}), "logit_bias"),
@@ -115,7 +114,7 @@ def test_the_package_is_imported_without_torch() -> None:
     ],
 )
 def test_what_cannot_be_generated_is_refused_by_name(one: EngineRequest, param: str) -> None:
-    """Ids that the model does not have, and what only the simulated engine takes."""
+    """Ids that the model does not have. What an engine can't do at all: `tests/server/test_parameter_table.py`."""
     with pytest.raises(InvalidRequestError) as refusal:
         check_request(one, LIMITS, None)
     assert refusal.value.param == param
