@@ -20,7 +20,7 @@ from engine.detokenizer import Vocabulary
 from engine.errors import ConfigError, ModelLoadError
 from engine.grammar.shared import SharedCompiler
 from engine.model import resolve_model
-from engine.output.parsers import UnknownParserError
+from engine.output.parsers import DEFAULT_TOOL_FAMILY, UnknownParserError, tool_family
 from engine.output.parsers.families import OutputFamilies, output_families
 from engine.prompt.renderer import PromptRenderer
 from engine.supervisor import SupervisionConfig
@@ -89,6 +89,9 @@ def _families(config: EngineConfig, tokenizer: Tokenizer, template: str | None) 
         raise ConfigError(str(error)) from error
     if families.tools is None and config.tool_parser is None:
         logger.warning("the chat template writes tool calls in a format not known here: set engine.tool_parser")
+    elif not families.template_knows_tools and families.tools not in (None, tool_family(DEFAULT_TOOL_FAMILY)):
+        told = "the chat template takes no tools, so %s's format is described to the model; calls are read as %s"
+        logger.warning(told, DEFAULT_TOOL_FAMILY, config.tool_parser)
     return families
 
 

@@ -24,6 +24,9 @@ from engine.types import Structure, TextParams
 if TYPE_CHECKING:
     from engine.prompt.lowering import GenerateRequest
 
+NO_EFFORT = "none"
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""What templates call it: Qwen3, GLM and others the first, DeepSeek V3.1, Granite and Kimi the second."""
 PROMPT_TAIL_TOKENS = 64
 """Enough to see whether a prompt ends in a reasoning marker, which is a few tokens at most."""
 
@@ -37,7 +40,7 @@ def planned(request: GenerateRequest, families: OutputFamilies, renderer: Prompt
     if not isinstance(conversation, Conversation):
         return request
     if request.reasoning_effort is not None:
-        conversation = _with_effort(conversation, request.reasoning_effort, renderer)
+        conversation = _with_effort(conversation, request.reasoning_effort, families, renderer)
     if not families.template_knows_tools:
         conversation = with_tools_as_text(conversation)
     structure, plan = _held(request, families)
@@ -95,12 +98,16 @@ def _calls(request: GenerateRequest, choice: ToolChoice, *, text_allowed: bool) 
     return call_structure(schemas, CallForm(parallel=choice.parallel, text_allowed=text_allowed))
 
 
-def _with_effort(conversation: Conversation, effort: str, renderer: PromptRenderer) -> Conversation:
-    """By the template's own variable for it, or the switch that turns thinking off."""
-    given = conversation.chat_template_kwargs
-    if renderer.mentions("reasoning_effort"):
-        return replace(conversation, chat_template_kwargs={"reasoning_effort": effort, **given})
-    if effort == "none":
-        off = {"enable_thinking": False} if renderer.mentions("enable_thinking") else {}
-        return replace(conversation, chat_template_kwargs={**off, **given})
-    raise UnsupportedParameterError("reasoning_effort", "this model's chat template does not know it")
+def _with_effort(
+    conversation: Conversation, effort: str, families: OutputFamilies, renderer: PromptRenderer
+) -> Conversation:
+    """By the template's own variable for it, and for "none" by the switches that turn thinking off.
+
+    "none" needs neither where the model does not reason.
+    """
+    told: dict[str, Any] = {"reasoning_effort": effort} if renderer.reads("reasoning_effort") else {}
+    if effort == NO_EFFORT:
+        told |= {switch: False for switch in THINKING_SWITCHES if renderer.reads(switch)}
+    if not told and (effort != NO_EFFORT or families.reasoning is not None):
+        raise UnsupportedParameterError("reasoning_effort", "this model's chat template does not know it")
+    return replace(conversation, chat_template_kwargs={**told, **conversation.chat_template_kwargs})

@@ -58,9 +58,9 @@ class PromptRenderer:
         self._refuse_hopeless(text, "prompt")
         return self._tokenizer.encode(text)
 
-    def mentions(self, variable: str) -> bool:
-        """The chat template speaks of a variable of this name."""
-        return variable in self._own_text
+    def reads(self, variable: str) -> bool:
+        """A variable of this name makes a difference to the chat template: its text and comments do not count."""
+        return any(variable in template.variables for template, _ in self._templates.values())
 
     def shown_text(self, token_ids: Sequence[int]) -> str:
         """What these ids of a prompt look like, special tokens shown."""

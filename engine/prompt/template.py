@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -33,7 +33,10 @@ class ChatTemplate:
         self.reserved_names: frozenset[str] = frozenset(environment.globals)
         """Functions that a variable of the same name would hide."""
         try:
-            self._template = environment.from_string(source)
+            parsed = environment.parse(source)
+            self.variables: frozenset[str] = frozenset(meta.find_undeclared_variables(parsed))
+            """What it reads and does not set itself."""
+            self._template = environment.from_string(parsed)
         except (TemplateSyntaxError, RecursionError) as error:
             raise ModelLoadError(f"the chat template can't be compiled: {error}") from error
 

@@ -180,6 +180,7 @@ STRUCTURES = [
 ]
 F = {"type": "function", "function": {"name": "f"}}
 NAMED_F = {"type": "function", "function": {"name": "f"}}
+NO_PARAMETERS: list[Any] = [[], "object", {"type": "string"}, {"type": None}, {"type": ["object", "null"]}]
 TOOLS = [
     *one("tools", "f", {}, [F, F]),
     Bad({"tools": [3]}, "tools[0]"),
@@ -190,7 +191,13 @@ TOOLS = [
         Bad({"tools": [{"type": "function", "function": {"name": name}}]}, "tools[0].function.name")
         for name in ("", "a b", "é", "x" * 129, 3)
     ),
-    Bad({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+    *(
+        Bad(
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": it}}]},
+            "tools[0].function.parameters",
+        )
+        for it in NO_PARAMETERS
+    ),
     Bad({"tools": [{"type": "function", "function": {"name": "f", "strict": "yes"}}]}, "tools[0].function.strict"),
     *one("tool_choice", "required", NAMED_F),
     *(Bad({"tools": [], "tool_choice": choice}, "tool_choice") for choice in ("required", NAMED_F)),

@@ -39,7 +39,7 @@ class ChatRequest(SamplingFields):
     }
     bounded: ClassVar[dict[str, str]] = {
         "modalities": "the model answers with text only",
-        "reasoning_effort": "where the model's chat template knows it; `none` everywhere",
+        "reasoning_effort": "where the model's chat template knows it, or has a switch for `none`",
         "tool_choice": "a call is forced by grammar",
         "tools": "in the formats known here (engine.tool_parser)",
     }

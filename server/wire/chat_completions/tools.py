@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from engine.errors import InvalidRequestError
 from engine.prompt.tool_choice import ToolChoice
@@ -22,6 +22,13 @@ FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
 """The hosted API's letters, and those of names with a namespace."""
 
 
+def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """Arguments are an object in every format of calls; a schema that says nothing of its type means one."""
+    if schema.get("type", "object") != "object":
+        raise ValueError('must be a JSON schema whose type is "object"')
+    return schema
+
+
 class Function(BaseModel):
     """A function that can be called."""
 
@@ -29,7 +36,7 @@ class Function(BaseModel):
 
     name: FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(_of_an_object)] | None = None
     """A JSON schema; none: any object."""
     strict: bool | None = None
 

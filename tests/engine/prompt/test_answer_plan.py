@@ -155,7 +155,15 @@ def test_tools_of_a_format_that_is_not_known_are_refused(tokenizer: Tokenizer) -
     [
         ("high", "{{ reasoning_effort }}", {"reasoning_effort": "high"}),
         ("none", THINKING, {"enable_thinking": False}),
-        ("none", "plain", {}),
+        ("none", "{% if thinking %}<think>{% endif %}", {"thinking": False}),
+        (
+            "none",
+            "{{ reasoning_effort }}{% set enable_thinking = enable_thinking | default(true) %}",
+            {"reasoning_effort": "none", "enable_thinking": False},
+        ),
+        ("none", "plain", None),
+        ("none", "detailed thinking on {# enable_thinking #}{{ messages[0].thinking }}", None),
+        ("high", "reasoning_effort", None),
         ("high", THINKING, None),
     ],
 )
@@ -171,3 +179,21 @@ def test_reasoning_effort_is_the_templates_or_refused(
     (conversation,) = planned(request, HERMES, renderer_of(tokenizer, template)).prompts
     assert isinstance(conversation, Conversation)
     assert conversation.chat_template_kwargs == variables
+
+
+def test_no_effort_of_a_model_that_does_not_reason(tokenizer: Tokenizer) -> None:
+    """There is nothing to turn off; any other effort is refused all the same."""
+    families, renderer = OutputFamilies(), renderer_of(tokenizer, "plain")
+    (conversation,) = planned(asked(Conversation(SAID), reasoning_effort="none"), families, renderer).prompts
+    assert isinstance(conversation, Conversation)
+    assert conversation.chat_template_kwargs == {}
+    with pytest.raises(UnsupportedParameterError, match="reasoning_effort"):
+        planned(asked(Conversation(SAID), reasoning_effort="low"), families, renderer)
+
+
+def test_what_the_client_says_to_the_template_goes_before_the_effort(tokenizer: Tokenizer) -> None:
+    """`chat_template_kwargs` is the more exact of the two."""
+    conversation = Conversation(SAID, chat_template_kwargs={"enable_thinking": True})
+    (told,) = planned(asked(conversation, reasoning_effort="none"), HERMES, renderer_of(tokenizer, THINKING)).prompts
+    assert isinstance(told, Conversation)
+    assert told.chat_template_kwargs == {"enable_thinking": True}
