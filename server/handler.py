@@ -140,7 +140,8 @@ class Handler:
         account.ignored_fields = tuple(name[:SHOWN] for name in parsed.ignored_fields[:SHOWN])
         adapter = self.models.adapter(parsed.asked_model)
         account.model = adapter or self.engine.model_name
-        generate = replace(parsed.lower(account.request_id), adapter=adapter)
+        generate = await off_the_loop(len(body) > INLINE_BODY_BYTES, partial(parsed.lower, account.request_id))
+        generate = replace(generate, adapter=adapter)
         self.admission.check(key)
         requests, text = await off_the_loop(len(body) > INLINE_BODY_BYTES, partial(self._lower, generate))
         for request in requests:

@@ -156,8 +156,11 @@ class SequenceProcessor:
         self._alignment.add(token_id, len(text), self._decoding.pending, logprobs)
         made = self._stages.push(text, armed=self._armed) if text else []
         parts += made
-        if not self._stages.ended:  # else the end releases, and cuts, what is left
-            self._release(self._alignment.release(self._stages.held), self._kind if not text else _kind(made))
+        kind = _kind(made) if text and self._text.parsing is not None else self._kind
+        if not self._stages.ended:
+            self._release(self._alignment.release(self._stages.held), kind)
+        else:  # the end releases, and cuts, what is left: the call that was to be the last, or text before a stop
+            self._kind = None if self._stages.called else kind or self._kind
 
     @property
     def _armed(self) -> bool:
@@ -204,12 +207,12 @@ class SequenceProcessor:
 
     def _finish(self, parts: list[Part], end: Finished) -> Finished:
         """Releases all that is left; returns the end that it then is: the last text may complete a stop string."""
-        kind: type[Part] | None = ContentText
+        made: list[Part] = []
         if not self._stages.ended:
             made = self._stages.finish(self._decoding.finish(), armed=self._armed)
             parts += made
-            kind = _kind(made) if made else self._kind
-        if self._stages.ended:
+        kind = _kind(made) if made and self._text.parsing is not None else self._kind
+        if self._stages.ended and end.failure is None:
             end = Finished(FinishReason.STOP, self._stages.matched)
         length = self._length + sum(len(part.text) for part in parts if isinstance(part, ContentText))
         self._release(self._alignment.release_all(length if self._text.parsing is None else None), kind)

@@ -82,7 +82,7 @@ class TextStages:
             return self._take_unstopped(text)
         outcome = self._matcher.push(text, armed=armed)
         parts = self._take_unstopped(outcome.text)
-        if outcome.matched is not None:
+        if outcome.matched is not None and not self.called:  # a call that came before it has ended the choice
             self.matched = outcome.matched
             parts += self._tools.finish() if self._tools is not None else ()
         return parts

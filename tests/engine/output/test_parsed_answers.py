@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.output.events import OutputStep
+from engine.output.events import Finished, OutputStep
 from engine.output.parsers import ReasoningStart, fold, reasoning_family, tool_family
 from engine.output.parsers.parts import Part
 from engine.output.parsers.plan import ParsingPlan
@@ -101,6 +101,46 @@ def test_records_are_of_content_and_counts_of_reasoning() -> None:
     assert b"".join(record.data for record in result.records).decode() == result.text == "three four"
     assert result.reasoning_tokens == len(ids_of("one two"))
     assert result.completion_tokens == len(ids)
+
+
+CODER = ParsingPlan(tools=tool_family("qwen3_coder"), parallel_calls=False)
+ONE_CALL = ParsingPlan(tools=QWEN.tools, parallel_calls=False)
+CODER_CALL = "<tool_call><function=f></function></tool_call>"
+CODER_BEGUN = "<tool_call><function=g><parameter=a>12"
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+@pytest.mark.parametrize(
+    ("plan", "said", "stop"),
+    [
+        (CODER, f"{CODER_CALL}{CODER_BEGUN}!", (f"</function></tool_call>{CODER_BEGUN}Z", "!")),
+        (ONE_CALL, f"{CALL}<tool!", ("}}\n</tool_call><toolZ", "!")),
+        (ONE_CALL, f"{CALL}!", ("}}\n</tool_call>Z", "!")),
+        (ONE_CALL, f"{CALL} and more", ()),
+    ],
+)
+def test_the_only_call_is_the_end(plan: ParsingPlan, said: str, stop: tuple[str, ...], size: int) -> None:
+    """Whatever a stop string held back around it: nothing follows it, no stop string ended it, no token is content."""
+    result, _ = answer(plan, ids_of(said), [size], stop)
+    assert [call.complete for call in result.tool_calls] == [True]
+    assert (result.text, result.records) == ("", [])
+    assert result.finished == Finished(FinishReason.STOP)
+
+
+def test_a_stop_string_within_a_call_records_nothing() -> None:
+    """Its tokens are the call's, and no content."""
+    result, _ = answer(QWEN, ids_of('<tool_call>{"name": "f", "arguments": {"a": "xy STOP"}}'), [1], ("STOP",))
+    assert (result.text, result.records) == ("", [])
+
+
+def test_a_failure_stays_one() -> None:
+    """Also where the text that it releases completes a stop string."""
+    params = SamplingParams(max_tokens=9)
+    processor = SequenceProcessor(vocabulary("qwen3"), EngineRequest("r", [0], params), TextParams(("\ufffd",)), 0)
+    processor.feed(SequenceOutput("r", ids_of("🌶")[:1]))
+    end = processor.end(FinishReason.ERROR, "it broke").finished
+    assert end is not None
+    assert end.failure is not None
 
 
 def test_reasoning_can_be_left_out() -> None:
