@@ -73,8 +73,9 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
         if isinstance(source, str):
             encode = partial(engine.tokenizer.encode, source, add_special_tokens=asked.add_special_tokens)
         else:
-            told = source if engine.families.template_knows_tools else with_tools_as_text(source)
-            encode = partial(engine.renderer.encode, told)
+            if not engine.families.template_knows_tools:
+                source = with_tools_as_text(source, system_turns=engine.renderer.takes_system_turns)
+            encode = partial(engine.renderer.encode, source)
         tokens = await off_the_loop(len(body) > INLINE_BODY_BYTES, encode)
         return {"count": len(tokens), "max_model_len": engine.limits.context_length, "tokens": tokens}
 

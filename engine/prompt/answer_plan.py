@@ -42,7 +42,7 @@ def planned(request: GenerateRequest, families: OutputFamilies, renderer: Prompt
     if request.reasoning_effort is not None:
         conversation = _with_effort(conversation, request.reasoning_effort, families, renderer)
     if not families.template_knows_tools:
-        conversation = with_tools_as_text(conversation)
+        conversation = with_tools_as_text(conversation, system_turns=renderer.takes_system_turns)
     structure, plan = _held(request, families)
     shown = None if plan == ParsingPlan() else plan
     text = replace(request.text, parsing=shown)

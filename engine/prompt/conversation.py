@@ -68,6 +68,9 @@ class Message:
     """Of a tool's turn: the call that it answers."""
     reasoning_content: str | None = None
     """Of an assistant's turn: what it thought, apart from its answer."""
+    calls_text: str = ""
+    """Of an assistant's turn, for a template that knows no tools: its calls, written behind the content. Text of the
+    client's, other than content in that no tag in it is the model's own."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", Role.parse(self.role))

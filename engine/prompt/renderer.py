@@ -18,7 +18,7 @@ from engine.prompt.control_tokens import ControlTokens, absent_characters, witho
 from engine.prompt.conversation import Conversation
 from engine.prompt.scaffold_encoder import ScaffoldEncoder
 from engine.prompt.template import ChatTemplate
-from engine.prompt.template_input import MessageShape, Rewrite, probe, template_variables, texts_in
+from engine.prompt.template_input import MessageShape, Rewrite, probe, takes_system_turns, template_variables, texts_in
 from engine.tokenizer import Tokenizer, refuse_lone_surrogates
 
 _OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
@@ -48,6 +48,8 @@ class PromptRenderer:
             sources["tool_use"] = tokenizer.chat_templates["tool_use"]
         templates = {name: ChatTemplate(source, now) for name, source in sources.items()}
         self._templates = {name: (compiled, probe(compiled)) for name, compiled in templates.items()}
+        self.takes_system_turns = "default" not in templates or takes_system_turns(templates["default"])
+        """The default template shows the model a system prompt."""
         self._control = ControlTokens(tokenizer, tuple(sources.values()))
         self._own_text = "\n".join([*sources.values(), *(token.content for token in tokenizer.added_tokens)])
         self._encoders: dict[str, ScaffoldEncoder] = {}

@@ -1,13 +1,15 @@
 """A conversation as a chat template takes it: plain dicts, in the shape that this template understands.
 
 Never text of the prompt. Templates differ in how they want a past tool call (arguments as an object or as JSON text,
-content "" or none), and none says so: `probe` finds out by rendering one.
+content "" or none), and none says so: `probe` finds out by rendering one. Past reasoning goes by the names that the
+template reads: `reasoning_content` in most, `reasoning` in some, `thinking` in gpt-oss's.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.errors import InvalidRequestError
@@ -20,6 +22,8 @@ and chat_template_kwargs."""
 
 _PROBE_NAME = "probe_function"
 _PROBE_ARGUMENTS = '{"probe_key": "probe_value"}'
+_PROBE_TEXT = "probe text"
+_REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +36,58 @@ class MessageShape:
     """Tool calls carry JSON text; else the object."""
     knows_developer: bool = False
     """The template tells role `developer` apart; else it is given as `system`, lest it be dropped."""
+    reasoning_names: tuple[str, ...] = _REASONING_NAMES[:1]
+    """By which the template reads what an assistant's turn thought."""
+    text_beside_reasoning: bool = True
+    """A turn with calls may have both; else the text is told with the reasoning, as gpt-oss's template tells it."""
 
 
 def probe(template: ChatTemplate) -> MessageShape:
     """The first shape in which the template shows a past tool call best."""
     knows_developer = Role.DEVELOPER in template.source
-    shapes = [MessageShape(content, as_text, knows_developer) for content in ("", None) for as_text in (False, True)]
-    return max(shapes, key=lambda shape: _shown(template, shape))
+    names = tuple(name for name in _REASONING_NAMES if _reads(template, name)) or _REASONING_NAMES[:1]
+    shapes = [
+        MessageShape(content, as_text, knows_developer, names) for content in ("", None) for as_text in (False, True)
+    ]
+    best = max(shapes, key=lambda shape: _shown(template, shape))
+    return replace(best, text_beside_reasoning=_takes(template, best, "why") or not _takes(template, best, None))
+
+
+def takes_system_turns(template: ChatTemplate) -> bool:
+    """Whether a system prompt reaches the model; some templates raise an error, or leave it out."""
+    turns = [Message(Role.SYSTEM, _PROBE_TEXT), Message(Role.USER, "hi")]
+    return _PROBE_TEXT in (_rendered(template, turns, MessageShape()) or "")
+
+
+def _reads(template: ChatTemplate, name: str) -> bool:
+    """As a member of something: a message's, for what anyone knows; its own variables may have the same names."""
+    return re.search(rf"""\.{name}\b|['"]{name}['"]""", template.source) is not None
+
+
+def _takes(template: ChatTemplate, shape: MessageShape, reasoning: str | None) -> bool:
+    """Whether a turn with a call and text, and with this reasoning, is rendered."""
+    call = ToolCall("probe00id", _PROBE_NAME, _PROBE_ARGUMENTS)
+    said = Message(Role.ASSISTANT, _PROBE_TEXT, tool_calls=(call,), reasoning_content=reasoning)
+    return _rendered(template, [Message(Role.USER, "hi"), said], shape) is not None
 
 
 def _shown(template: ChatTemplate, shape: MessageShape) -> int:
     """2: name and arguments, as JSON; 1: the name; 0: nothing, an error, or the word None."""
     call = ToolCall("probe00id", _PROBE_NAME, _PROBE_ARGUMENTS)
     turns = [Message(Role.USER, "hi"), Message(Role.ASSISTANT, "", tool_calls=(call,))]
-    messages = [_message(turn, shape, lambda text, _: text) for turn in turns]
-    try:
-        text = template.render({"messages": messages, "tools": None, "add_generation_prompt": False})
-    except InvalidRequestError:
-        return 0
-    if _PROBE_NAME not in text or "None" in text:
+    text = _rendered(template, turns, shape)
+    if text is None or _PROBE_NAME not in text or "None" in text:
         return 0
     return 2 if _PROBE_ARGUMENTS.replace(" ", "") in text.replace(" ", "") else 1
+
+
+def _rendered(template: ChatTemplate, turns: Sequence[Message], shape: MessageShape) -> str | None:
+    """None for an error."""
+    messages = [_message(turn, shape, lambda text, _: text) for turn in turns]
+    try:
+        return template.render({"messages": messages, "tools": None, "add_generation_prompt": False})
+    except InvalidRequestError:
+        return None
 
 
 def template_variables(conversation: Conversation, shape: MessageShape, rewrite: Rewrite) -> dict[str, Any]:
@@ -96,14 +131,23 @@ def _message(message: Message, shape: MessageShape, rewrite: Rewrite) -> dict[st
         "content": message.text,
         "name": message.name,
         "tool_call_id": message.tool_call_id,
-        "reasoning_content": message.reasoning_content,
     }
+    own |= dict.fromkeys(shape.reasoning_names, message.reasoning_content)
     variables: dict[str, Any] = {"role": _role_name(role, shape)}
     variables |= {name: rewrite(text, role) for name, text in own.items() if text is not None}
+    if message.calls_text:
+        variables["content"] += rewrite(message.calls_text, Role.TOOL)
     if message.tool_calls:
+        if message.reasoning_content and not shape.text_beside_reasoning:
+            variables |= _reasoning_with_text(variables, shape)
         variables["content"] = variables["content"] or shape.empty_content
         variables["tool_calls"] = [_tool_call(call, shape, rewrite) for call in message.tool_calls]
     return variables
+
+
+def _reasoning_with_text(variables: Mapping[str, Any], shape: MessageShape) -> dict[str, str]:
+    told = [variables[shape.reasoning_names[0]], variables["content"]]
+    return {"content": "", **dict.fromkeys(shape.reasoning_names, "\n".join(filter(None, told)))}
 
 
 def _role_name(role: Role, shape: MessageShape) -> str:

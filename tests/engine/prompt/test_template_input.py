@@ -109,3 +109,47 @@ def test_every_text_of_the_client_is_rewritten() -> None:
     roles = dict(seen)
     expected = {"1": "user", "3": "assistant", "10": "tool", "14": "tool", "18": None, "20": None}
     assert {text: roles[text] for text in expected} == expected
+
+
+EITHER = (
+    "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}"
+    "{{ raise_exception('not both') }}{% endif %}"
+    "{{ m.content }}/{{ m.thinking }}/{{ m.tool_calls[0].function.name if m.tool_calls }}{% endfor %}"
+)
+"""As gpt-oss's: a turn with calls has a thought or a text."""
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("{{ messages[0].reasoning_content }}", ("reasoning_content",)),
+        ("{{ messages[0]['reasoning'] }}", ("reasoning",)),
+        ("{{ messages[0].get('thinking') }}", ("thinking",)),
+        ("{{ messages[0].reasoning_content or messages[0].reasoning }}", ("reasoning_content", "reasoning")),
+        ("{{ thinking }} detailed thinking on", ("reasoning_content",)),
+        (EITHER, ("thinking",)),
+    ],
+)
+def test_past_reasoning_goes_by_the_names_that_the_template_reads(source: str, names: tuple[str, ...]) -> None:
+    """Not by those of its variables or its text; by the usual one where none is read, which changes nothing."""
+    shape = shape_of(source)
+    assert shape.reasoning_names == names
+    conversation = Conversation([Message(Role.ASSISTANT, "so", reasoning_content="why")])
+    (turn,) = template_variables(conversation, shape, lambda text, _: text)["messages"]
+    assert {name: turn[name] for name in names} == dict.fromkeys(names, "why")
+    assert len(turn) == 2 + len(names)
+
+
+@pytest.mark.parametrize("source", [EITHER, chat_templates.TOOLS, chat_templates.PLAIN])
+@pytest.mark.parametrize("text", ["", "so"])
+@pytest.mark.parametrize("reasoning", [None, "why"])
+@pytest.mark.parametrize("calls", [(), (CALL,)])
+def test_every_turn_of_the_assistants_is_rendered(
+    source: str, text: str, reasoning: str | None, calls: tuple[ToolCall, ...]
+) -> None:
+    """What a client got and sends back is never refused: where a template wants one text, it is given both in one."""
+    template = ChatTemplate(source, datetime.now)
+    conversation = Conversation([Message(Role.ASSISTANT, text, tool_calls=calls, reasoning_content=reasoning)])
+    rendered = template.render(template_variables(conversation, probe(template), lambda text, _: text))
+    assert text in rendered
+    assert reasoning is None or source == chat_templates.PLAIN or reasoning in rendered
