@@ -38,9 +38,9 @@ class Account:
     generated_tokens: int = 0
     """Sampled by the engine for this request, also after its end."""
     completion_tokens: int = 0
+    """Generated, less what a stop cut off: what usage says."""
     reasoning_tokens: int = 0
     """Of these, the ones whose text is reasoning."""
-    """Generated, less what a stop cut off: what usage says."""
     zombie_tokens: int = 0
     """Generated after the client was gone."""
     written_tokens: int = 0

@@ -6,8 +6,6 @@ Never after the headers: everything that can be refused is refused here, before 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import importlib.metadata
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,20 +40,12 @@ from server.timer import StreamTimer
 from server.usage import UsageRecords
 from server.wire.chat_completions.request import ChatRequest
 from server.wire.completions.request import CompletionRequest
-from server.wire.dialect import AnswerContext, ParsedRequest
-from server.wire.door import parse_body
+from server.wire.dialect import REASONING_FIELDS, AnswerContext, ParsedRequest
+from server.wire.door import SHOWN, parse_body
 from server.wire.errors import WireError
 
-SHOWN = 64
-"""Characters of a client's word, and words of a client's list, that an error or a log line repeats."""
 INLINE_BODY_BYTES = 16 * 1024
 """Bodies up to this are lowered on the event loop: a thread would cost more than the template and the tokenizer."""
-
-REASONING_FIELDS = {
-    "reasoning_content": ("reasoning_content",),
-    "reasoning": ("reasoning",),
-    "both": ("reasoning_content", "reasoning"),
-}
 
 
 class Handler:
@@ -64,7 +54,6 @@ class Handler:
     def __init__(self, engine: Engine, config: ServerConfig) -> None:
         self.engine = engine
         self.config = config
-        self._fingerprint = fingerprint(engine.model_name, engine.core.backend.name)
         self.models = ServedModels(engine)
         self.slumber = None if engine.controls is None else Slumber(engine.core, engine.controls)
         self.admission = Admission(engine.core, config)
@@ -157,7 +146,7 @@ class Handler:
             prompt_tokens=account.prompt_tokens,
             choices=len(requests),
             token_bytes=self.engine.core.vocabulary.token_bytes,
-            system_fingerprint=self._fingerprint,
+            system_fingerprint=self.models.fingerprint,
             parses_tools=text.parsing is not None and text.parsing.tools is not None,
             reasoning_fields=REASONING_FIELDS[self.config.reasoning_field],
         )
@@ -178,12 +167,6 @@ class Handler:
         self.metrics.ended(account)
         if self.audit is not None and answer is not None:
             self.audit.record(record | answer.transcript())
-
-
-def fingerprint(model_name: str, backend_name: str) -> str:
-    """OpenAI's `system_fingerprint`: another model, engine or version of this server has another one."""
-    said = f"{importlib.metadata.version('tailrace')} {backend_name} {model_name}"
-    return f"fp_{hashlib.blake2b(said.encode(), digest_size=5).hexdigest()}"
 
 
 def key_of(request: Request) -> ApiKey | None:

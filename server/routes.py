@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from engine.detokenizer import IncrementalDetokenizer
-from engine.prompt.tool_prompt import with_tools_as_text
+from engine.prompt.answer_plan import told
 from server.handler import INLINE_BODY_BYTES, Handler, key_of
 from server.openapi import OF_A_BODY, OF_A_KEY, OF_AN_ANSWER, body_of, errors, events, texts
 from server.threads import off_the_loop
@@ -73,9 +73,7 @@ def model_routes(handler: Handler, created: int) -> APIRouter:
         if isinstance(source, str):
             encode = partial(engine.tokenizer.encode, source, add_special_tokens=asked.add_special_tokens)
         else:
-            if not engine.families.template_knows_tools:
-                source = with_tools_as_text(source, system_turns=engine.renderer.takes_system_turns)
-            encode = partial(engine.renderer.encode, source)
+            encode = partial(engine.renderer.encode, told(source, engine.families, engine.renderer))
         tokens = await off_the_loop(len(body) > INLINE_BODY_BYTES, encode)
         return {"count": len(tokens), "max_model_len": engine.limits.context_length, "tokens": tokens}
 

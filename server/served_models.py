@@ -5,13 +5,13 @@ An adapter is a model of its own to a client: listed, asked for, accounted and a
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 from typing import Any
 
 from engine.loading import Engine
+from server.wire.door import SHOWN
 from server.wire.errors import WireError
-
-SHOWN = 64
-"""Characters of a client's word, and adapters, that an error repeats."""
 
 
 class ServedModels:
@@ -19,6 +19,9 @@ class ServedModels:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        said = f"{importlib.metadata.version('tailrace')} {engine.core.backend.name} {engine.model_name}"
+        self.fingerprint = f"fp_{hashlib.blake2b(said.encode(), digest_size=5).hexdigest()}"
+        """OpenAI's `system_fingerprint`: another model, engine or version of this server has another one."""
 
     def adapter(self, asked: str | None) -> str | None:
         """The adapter of that name; None for the model itself, which is meant where none is named. Else a 404."""

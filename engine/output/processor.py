@@ -188,6 +188,7 @@ class SequenceProcessor:
             self._echo = ""
         before = self._reported_tokens
         if end is None:
+            self._count(parts)
             self._reported_tokens = self._released_tokens
             # With the reasoning over and nothing else to look for, an answer is as plain as any.
             self._plain = self._is_plain()
@@ -214,18 +215,18 @@ class SequenceProcessor:
         kind = _kind(made) if made and self._text.parsing is not None else self._kind
         if self._stages.ended and end.failure is None:
             end = Finished(FinishReason.STOP, self._stages.matched)
-        length = self._length + sum(len(part.text) for part in parts if isinstance(part, ContentText))
-        self._release(self._alignment.release_all(length if self._text.parsing is None else None), kind)
+        self._count(parts)
+        self._release(self._alignment.release_all(self._length if self._text.parsing is None else None), kind)
         return end
+
+    def _count(self, parts: Sequence[Part]) -> None:
+        self._length += sum(len(part.text) for part in parts if isinstance(part, ContentText))
 
     def _visible(self, parts: list[Part]) -> list[Part]:
         """What leaves of a step's parts, neighbours joined."""
         if self._text.parsing is not None and not self._text.parsing.include_reasoning:
             parts = [part for part in parts if not isinstance(part, ReasoningText)]
-        if len(parts) > 1:
-            parts = fold(parts)
-        self._length += sum(len(part.text) for part in parts if isinstance(part, ContentText))
-        return parts
+        return fold(parts) if len(parts) > 1 else parts
 
     def _is_plain(self) -> bool:
         waits = self._alignment.held_tokens or self._decoding.pending

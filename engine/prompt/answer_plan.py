@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.grammar.calls import CallForm, call_structure
@@ -16,13 +16,11 @@ from engine.output.parsers.plan import ParsingPlan
 from engine.output.parsers.reasoning import ReasoningStart
 from engine.output.parsers.registry import DEFAULT_TOOL_FAMILY, tool_family
 from engine.prompt.conversation import Conversation
+from engine.prompt.lowering import GenerateRequest
 from engine.prompt.renderer import PromptRenderer
 from engine.prompt.tool_choice import ToolChoice
 from engine.prompt.tool_prompt import with_tools_as_text
 from engine.types import Structure, TextParams
-
-if TYPE_CHECKING:
-    from engine.prompt.lowering import GenerateRequest
 
 NO_EFFORT = "none"
 THINKING_SWITCHES = ("enable_thinking", "thinking")
@@ -41,12 +39,18 @@ def planned(request: GenerateRequest, families: OutputFamilies, renderer: Prompt
         return request
     if request.reasoning_effort is not None:
         conversation = _with_effort(conversation, request.reasoning_effort, families, renderer)
-    if not families.template_knows_tools:
-        conversation = with_tools_as_text(conversation, system_turns=renderer.takes_system_turns)
+    conversation = told(conversation, families, renderer)
     structure, plan = _held(request, families)
     shown = None if plan == ParsingPlan() else plan
     text = replace(request.text, parsing=shown)
     return replace(request, prompts=(conversation,), structure=structure, text=text)
+
+
+def told(conversation: Conversation, families: OutputFamilies, renderer: PromptRenderer) -> Conversation:
+    """The conversation as the template is told it: without tools, if it knows none."""
+    if families.template_knows_tools:
+        return conversation
+    return with_tools_as_text(conversation, system_turns=renderer.takes_system_turns)
 
 
 def started(request: GenerateRequest, prompt: Sequence[int], renderer: PromptRenderer) -> TextParams:
@@ -58,9 +62,11 @@ def started(request: GenerateRequest, prompt: Sequence[int], renderer: PromptRen
     plan = text.parsing
     if plan is None or plan.reasoning is None:
         return text
-    conversation = request.prompts[0]
-    continues = isinstance(conversation, Conversation) and conversation.continue_final_message
-    continued = conversation.messages[-1].text if continues and isinstance(conversation, Conversation) else ""
+    match request.prompts[0]:
+        case Conversation(messages=messages, continue_final_message=True):
+            continued = messages[-1].text
+        case _:
+            continued = ""
     start = plan.reasoning.start(renderer.shown_text(prompt[-PROMPT_TAIL_TOKENS:]), continued)
     return replace(text, parsing=replace(plan, reasoning_start=start))
 

@@ -15,6 +15,13 @@ from engine.prompt.lowering import GenerateRequest
 from server.lifecycle import Phase
 from server.wire.errors import ErrorFacts
 
+REASONING_FIELDS = {
+    "reasoning_content": ("reasoning_content",),
+    "reasoning": ("reasoning",),
+    "both": ("reasoning_content", "reasoning"),
+}
+"""What reasoning is called, by the words of `server.reasoning_field`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

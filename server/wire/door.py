@@ -17,6 +17,8 @@ from engine.errors import InvalidRequestError
 Model = TypeVar("Model", bound=BaseModel)
 MAX_TOKEN_IDS = 1_000_000
 """Most token ids in one list: a million hold the event loop for about a tenth of a second."""
+SHOWN = 64
+"""Characters of a client's word, and words of a client's list, that an error or a log line repeats."""
 
 
 def items(most: int, *, least: int = 0) -> Any:

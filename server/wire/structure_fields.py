@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.types import Structure, StructureKind
-from server.wire.door import items
+from server.wire.door import SHOWN, items
 
 MAX_ANSWERS = 10_000
 """Most choices of one `choice`."""
@@ -32,8 +32,6 @@ REFUSED_OPTIONS = {
     "structural_tag": "this server has no structural tags",
     "whitespace_pattern": "JSON answers are on one line",
 }
-SHOWN = 64
-"""Characters of a client's word that an error repeats."""
 
 Schema = dict[str, Any] | str
 """A JSON schema, or its text."""

@@ -36,7 +36,7 @@ class TokenizeRequest(BaseModel):
             return self.prompt
         return Conversation(
             messages=[turn.lower() for turn in self.messages or ()],
-            tools=[tool.model_dump(exclude_unset=True) for tool in self.tools or ()],
+            tools=[tool.as_sent for tool in self.tools or ()],
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
             chat_template_kwargs=self.chat_template_kwargs or {},

@@ -164,3 +164,11 @@ def test_an_unknown_parser_is_refused_at_the_start(demo_model: Path, tmp_path: P
     with pytest.raises(AssertionError), server:
         pass
     assert "hermes, " in server.log_file.read_text()
+
+
+def test_tools_are_told_as_they_were_sent(http: httpx.Client) -> None:
+    """Every key, in the client's order, its own keys too."""
+    function = {"strict": True, "x-own": {"b": 1, "a": [2]}, "parameters": {"type": "object"}, "name": "get"}
+    body = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"function": function, "type": "function"}]}
+    tokens = http.post("/tokenize", json=body).json()["tokens"]
+    assert json.dumps(function) in http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]

@@ -96,7 +96,7 @@ class ChatRequest(SamplingFields):
         """As they were sent. Tools that are not to be called are not shown to the model, which might call them."""
         if self.tool_choice == "none":
             return None
-        return [tool.model_dump(exclude_unset=True) for tool in self.tools or ()]
+        return [tool.as_sent for tool in self.tools or ()]
 
     def encoder(self, context: AnswerContext) -> StreamEncoder:
         fields = StreamFields(self.include_usage, self.continuous_usage, bool(self.logprobs))

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
 
 from engine.errors import InvalidRequestError
 from engine.prompt.tool_choice import ToolChoice
-from server.wire.door import items
+from server.wire.door import SHOWN, items
 
 MAX_TOOLS = 1_000
-SHOWN = 64
-"""Characters of a client's word that an error repeats."""
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
 """The hosted API's letters, and those of names with a namespace."""
 
@@ -48,6 +54,19 @@ class Tool(BaseModel):
 
     type: Literal["function"]
     function: Function
+    _sent: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, sent: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
+        tool = validated(sent)
+        tool._sent = sent  # noqa: SLF001 - its own
+        return tool
+
+    @property
+    def as_sent(self) -> dict[str, Any]:
+        """What the model is shown: every key, in the client's order."""
+        return self._sent
 
 
 class NamedFunction(BaseModel):

@@ -6,8 +6,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -15,44 +13,13 @@ import torch
 from engine.backends.transformers import sampler
 from engine.backends.transformers.sampler import choose
 from engine.backends.transformers.sequence import SLOTS, Sequence
-from engine.types import EngineRequest, SamplingParams
-
-CPU = torch.device("cpu")
-EOS = frozenset({2})
-VOCABULARY = 50
+from tests.engine.backends.sampled_rows import VOCABULARY, drawn_from, logits, sequence, step
 
 
 @pytest.fixture(autouse=True)
 def _no_gradients() -> Iterator[None]:
     with torch.inference_mode():
         yield
-
-
-def sequence(prompt: tuple[int, ...] = (5, 6), **sampling: Any) -> Sequence:
-    params = SamplingParams(**{"max_tokens": 100, "temperature": 0.0, **sampling})
-    return Sequence(EngineRequest("one", prompt, params), EOS, CPU)
-
-
-def logits(seed: int = 0, vocabulary: int = VOCABULARY, scale: float = 3.0) -> torch.Tensor:
-    return torch.randn(vocabulary, generator=torch.Generator().manual_seed(seed)) * scale
-
-
-def step(row: torch.Tensor, one: Sequence) -> int:
-    """One step of one sequence, as the engine does it."""
-    scores = row.clone().unsqueeze(0)
-    choose(scores, [one])
-    assert one.failure is None
-    token_id = int(scores.argmax())
-    one.append(token_id)
-    return token_id
-
-
-def drawn_from(row: torch.Tensor, draws: int = 1500, **sampling: Any) -> Counter[int]:
-    """How often each token id comes up in so many draws, each a row of one batch with a seed of its own."""
-    sequences = [sequence(seed=seed, **{"temperature": 1.0, **sampling}) for seed in range(draws)]
-    scores = row.repeat(draws, 1)
-    choose(scores, sequences)
-    return Counter(scores.argmax(dim=-1).tolist())
 
 
 def test_plain_greedy_rows_are_left_alone() -> None:
@@ -283,35 +250,3 @@ def test_every_seed_draws_its_own_numbers() -> None:
     """Seeds that differ in sign only are different seeds."""
     draws = {tuple(sequence(temperature=1.0, seed=seed).rng.random() for _ in range(3)) for seed in (-2, -1, 0, 1, 2)}
     assert len(draws) == 5
-
-
-def test_only_allowed_ids_are_chosen() -> None:
-    """Whatever the others' logits and the parameters beside: greedy, drawn, biased, penalized."""
-    row = logits()
-    allowed = frozenset({3, 11, 40})
-    likeliest = max(allowed, key=lambda token_id: float(row[token_id]))
-    assert step(row, sequence(allowed_token_ids=allowed)) == likeliest
-    assert step(row, sequence(allowed_token_ids=frozenset({7}), logit_bias={9: 100.0})) == 7
-    assert set(drawn_from(row, 300, temperature=2.0, allowed_token_ids=allowed)) == allowed
-    one = sequence(allowed_token_ids=allowed, frequency_penalty=2.0, repetition_penalty=1.5)
-    assert {step(row, one) for _ in range(30)} <= allowed
-
-
-def test_bad_words_are_never_completed() -> None:
-    """A bad word of one token never comes; a longer one comes up to its last token, which then is any other."""
-    row = torch.zeros(VOCABULARY)
-    row[[4, 5, 6, 7]] = torch.tensor([9.0, 8.0, 7.0, 6.0])
-    assert step(row, sequence(bad_words=((4,),))) == 5
-    one = sequence(bad_words=((4, 4, 4), (5,)))
-    assert [step(row, one) for _ in range(6)] == [4, 4, 6, 4, 4, 6]
-    many = [sequence(seed=seed, temperature=1.0, bad_words=((4, 5), (6,))) for seed in range(50)]
-    answers: list[list[int]] = [[step(row, drawn) for _ in range(12)] for drawn in many]
-    assert all(6 not in answer and (4, 5) not in set(pairwise(answer)) for answer in answers)
-    assert any({4, 5} <= set(answer) for answer in answers)
-
-
-def test_the_prompt_begins_no_bad_word() -> None:
-    """As in vLLM: only what was generated counts."""
-    row = torch.zeros(VOCABULARY)
-    row[5] = 1.0
-    assert step(row, sequence(prompt=(4,), bad_words=((4, 5),))) == 5
