@@ -239,11 +239,18 @@ async def test_a_cancelled_wait_loses_nothing(started: Started) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_closed_engine_says_so(started: Started) -> None:
-    """After `close`, which is legal twice, submitting and waiting raise instead of hanging."""
+    """After `close`, which is legal twice, submitting and waiting raise instead of hanging, again and again.
+
+    A step that had come before, as of another test on the same engine, is given out first.
+    """
     async with started() as backend:
+        await backend.close()
         await backend.close()
         with pytest.raises(EngineUnavailableError):
             backend.submit(request("late"))
+        with pytest.raises(EngineUnavailableError):
+            for _ in range(10):
+                assert not (await backend.next_step()).outputs
         with pytest.raises(EngineUnavailableError):
             await backend.next_step()
 

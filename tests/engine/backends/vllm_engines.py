@@ -49,10 +49,15 @@ class SharedEngine:
             await self.close()
             self._backend, self._settings = vllm_backend(self._folder, **settings), settings
             await self._backend.start()
-        backend = self._backend
-        yield backend
-        if backend._mailbox.ended is not None or backend.request_ids():
-            await self.close()
+        backend, usable = self._backend, False
+        try:
+            yield backend
+            usable = backend._mailbox.ended is None and not backend.request_ids()
+        finally:
+            if (
+                not usable
+            ):  # also after a test that failed, whatever it left: the next one has a fault of its own or none
+                await self.close()
 
     async def close(self) -> None:
         backend, self._backend = self._backend, None
