@@ -249,8 +249,7 @@ async def test_a_closed_engine_says_so(started: Started) -> None:
         with pytest.raises(EngineUnavailableError):
             backend.submit(request("late"))
         with pytest.raises(EngineUnavailableError):
-            for _ in range(10):
-                assert not (await backend.next_step()).outputs
+            await steps_until(backend, lambda step: bool(step.outputs))
         with pytest.raises(EngineUnavailableError):
             await backend.next_step()
 
